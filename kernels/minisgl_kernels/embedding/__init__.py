@@ -1,0 +1,1 @@
+"""Rows of the embedding matrix. `reference.py` is the definition."""

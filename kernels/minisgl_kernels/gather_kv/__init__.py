@@ -1,0 +1,1 @@
+"""Read K and V of slots. `reference.py` is the definition."""

@@ -1,0 +1,1 @@
+"""Attention through the page table. `reference.py` is the definition."""

@@ -1,0 +1,1 @@
+"""Rotary position embedding. `reference.py` is the definition."""

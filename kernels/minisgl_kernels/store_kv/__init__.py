@@ -1,0 +1,1 @@
+"""Write K and V into slots. `reference.py` is the definition."""

@@ -1,0 +1,72 @@
+"""EngineConfig: everything an engine is built with, frozen, validated once.
+
+What only the model knows (its longest position, its vocabulary) is resolved when the engine is
+built; nothing here loads or imports anything heavy.
+Chapter: spec/04-requests.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minisgl_ref.checks import CheckLevel
+from minisgl_spec.errors import ContractError
+
+CACHES = ("radix", "naive")
+STREAMS = ("inline", "simulated", "cuda")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The measures and choices of one engine.
+
+    page_size:     slots per page.
+    num_pages:     pages of the KV pool, the dummy page not counted.
+    num_rows:      requests that may hold a row at a time.
+    max_seq_len:   tokens of prompt and outputs together; None takes the model's, as far as the pool goes.
+    token_budget:  prefill tokens in one step.
+    cache:         "radix" shares prefixes, "naive" shares nothing.
+    overlap:       launch the next batch before the last one is processed.
+    streams:       how work reaches the device; None chooses "cuda" on a CUDA device, else "inline".
+    backend:       which kernels: "c" or "torch"; None takes "c" where it can be built.
+    check_level:   what is checked after every operation.
+    num_threads:   threads torch may use; None leaves it as it is.
+    """
+
+    page_size: int = 16
+    num_pages: int = 512
+    num_rows: int = 16
+    max_seq_len: int | None = None
+    token_budget: int = 512
+    cache: str = "radix"
+    overlap: bool = True
+    device: str = "cpu"
+    dtype: str = "float32"
+    streams: str | None = None
+    backend: str | None = None
+    check_level: CheckLevel = CheckLevel.LOCAL
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("page_size", "num_pages", "num_rows", "token_budget"):
+            self._need_positive(name)
+        for name in ("max_seq_len", "num_threads"):
+            if getattr(self, name) is not None:
+                self._need_positive(name)
+        self._need_one_of("cache", CACHES)
+        self._need_one_of("dtype", DTYPES)
+        self._need_one_of("streams", (*STREAMS, None))
+        if self.streams == "cuda" and not self.device.startswith("cuda"):
+            raise ContractError(
+                "EngineConfig", "a CUDA device for streams=cuda", {"device": self.device}, "Leave streams out."
+            )
+
+    def _need_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ContractError("EngineConfig", f"a whole number {name} >= 1", {name: value})
+
+    def _need_one_of(self, name: str, values: tuple[str | None, ...]) -> None:
+        if getattr(self, name) not in values:
+            raise ContractError("EngineConfig", f"{name} in {values}", {name: repr(getattr(self, name))})
