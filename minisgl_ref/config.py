@@ -59,7 +59,10 @@ class EngineConfig:
         self._need_one_of("streams", (*STREAMS, None))
         if self.streams == "cuda" and not self.device.startswith("cuda"):
             raise ContractError(
-                "EngineConfig", "a CUDA device for streams=cuda", {"device": self.device}, "Leave streams out."
+                "EngineConfig",
+                "a CUDA device for streams=cuda",
+                {"device": self.device},
+                "Leave streams out.",
             )
 
     def _need_positive(self, name: str) -> None:

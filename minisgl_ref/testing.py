@@ -103,14 +103,20 @@ class EngineUnderTest:
 
 
 def make_engine_target(
-    config: Mapping[str, Any], check_level: CheckLevel = CheckLevel.FULL, backend: str | None = None
+    config: Mapping[str, Any],
+    check_level: CheckLevel = CheckLevel.FULL,
+    backend: str | None = None,
+    device: str = "cpu",
 ) -> EngineUnderTest:
     """Build a target from a program's configuration.
 
-    Raises: ContractError for an unknown model.
+    On a CUDA device work runs on CUDA streams, whatever the program says of streams.
+
+    Raises: ContractError for an unknown model; BackendUnavailable as the parts do.
     """
-    ops = choose_backend(backend)
-    model, next_token = _model_of(config, ops)
+    on_cuda = device.startswith("cuda")
+    ops = choose_backend("torch" if on_cuda and backend is None else backend)
+    model, next_token = _model_of(config, ops, device)
     engine_config = EngineConfig(
         page_size=config["page_size"],
         num_pages=config["num_pages"],
@@ -119,14 +125,15 @@ def make_engine_target(
         token_budget=config["token_budget"],
         cache=config.get("cache", "radix"),
         overlap=config.get("overlap", False),
-        streams=config.get("streams", "simulated"),
+        device=device,
+        streams="cuda" if on_cuda else config.get("streams", "simulated"),
         check_level=check_level,
     )
     scheduler = build_scheduler(model, engine_config, ops, recorder=Recorder(is_on=True), fill=float("nan"))
     return EngineUnderTest(scheduler, next_token)
 
 
-def _model_of(config: Mapping[str, Any], ops: backends.Ops) -> tuple[Model, NextToken]:
+def _model_of(config: Mapping[str, Any], ops: backends.Ops, device: str) -> tuple[Model, NextToken]:
     kind = config.get("model", "digest")
     eos_ids = tuple(config.get("eos_ids", ()))
     if kind == "digest":
@@ -138,7 +145,7 @@ def _model_of(config: Mapping[str, Any], ops: backends.Ops) -> tuple[Model, Next
     if kind == "tiny-llama":
         from minisgl_ref.models.tiny import tiny_llama
 
-        return tiny_llama(ops.name, eos_ids=eos_ids), _llama_tokens
+        return tiny_llama(ops.name, eos_ids=eos_ids, device=device), _llama_tokens
     raise ContractError("make_engine_target", "model in digest, tiny-llama", {"model": repr(kind)})
 
 

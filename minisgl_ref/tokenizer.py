@@ -100,7 +100,7 @@ class TextStream:
     def _advance(self, last: bool) -> str:
         before = self._tokenizer.decode(self._ids[self._start : self._given])
         now = self._tokenizer.decode(self._ids[self._start :])
-        if not last and now.endswith(INCOMPLETE) or len(now) <= len(before):
+        if (not last and now.endswith(INCOMPLETE)) or len(now) <= len(before):
             return ""
         self._start, self._given = self._given, len(self._ids)
         return now[len(before) :]

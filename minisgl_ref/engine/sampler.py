@@ -32,9 +32,7 @@ def uniform(seed: int, output_idx: int) -> float:
     return ((word ^ word >> 31) >> 11) * 2.0**-53
 
 
-def sample(
-    logits: torch.Tensor, choices: Sequence[tuple[Sampling, int]], ops: Ops
-) -> torch.Tensor:
+def sample(logits: torch.Tensor, choices: Sequence[tuple[Sampling, int]], ops: Ops) -> torch.Tensor:
     """Choose one token per row.
 
     Args:

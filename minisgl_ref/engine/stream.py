@@ -49,6 +49,7 @@ class Streams(ABC):
     def synchronize(self, event: Any) -> None:
         """Let the host wait for an event."""
 
+    @abstractmethod
     def plan(self, progress: Sequence[int]) -> None:
         """Say how far the streams come during the next operation; only simulated streams listen."""
 
@@ -68,6 +69,9 @@ class InlineStreams(Streams):
 
     def synchronize(self, event: None) -> None:
         """The event has happened."""
+
+    def plan(self, progress: Sequence[int]) -> None:
+        """Nothing is ever late."""
 
 
 class SimulatedStreams(Streams):
@@ -167,6 +171,9 @@ class CudaStreams(Streams):
     def synchronize(self, event: torch.cuda.Event) -> None:
         """Let the host wait for the event."""
         event.synchronize()
+
+    def plan(self, progress: Sequence[int]) -> None:
+        """The device decides."""
 
 
 def make_streams(kind: str | None, device: str) -> Streams:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-from minisgl_kernels import rope_parameters
 
+from minisgl_kernels import rope_parameters
 from minisgl_ref.models.base import ModelConfig
 from minisgl_spec.errors import ContractError
 

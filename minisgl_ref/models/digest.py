@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 HEAD_DIM = len(DIGEST_K)
 READ_FACTOR = sum(
     stored * read
-    for stored, read in (*zip(DIGEST_K, DIGEST_K_READ, strict=True), *zip(DIGEST_V, DIGEST_V_READ, strict=True))
+    for stored, read in (
+        *zip(DIGEST_K, DIGEST_K_READ, strict=True),
+        *zip(DIGEST_V, DIGEST_V_READ, strict=True),
+    )
 )
 """What a code contributes when it is read back intact: code * READ_FACTOR (mod DIGEST_PRIME)."""
 
@@ -125,7 +128,9 @@ class DigestModel:
         codes = []
         for token in tokens:
             code = (visible * DIGEST_MIX + (token + 1) * DIGEST_TOKEN + position + 1) % DIGEST_PRIME
-            visible = (visible + code * READ_FACTOR % DIGEST_PRIME * int(self._weights[position])) % DIGEST_PRIME
+            visible = (
+                visible + code * READ_FACTOR % DIGEST_PRIME * int(self._weights[position])
+            ) % DIGEST_PRIME
             position += 1
             codes.append(code)
         return codes

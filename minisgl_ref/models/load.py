@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from minisgl_kernels import backends
 
+from minisgl_kernels import backends
 from minisgl_ref.models.checkpoint import CONFIG_FILE, Checkpoint, assemble, check_tensors, read_json
 from minisgl_ref.models.config import DTYPES, check_declared, decoder_config, refuse
 from minisgl_ref.models.gguf import converted_folder, is_gguf

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from minisgl_kernels import backends
 
+from minisgl_kernels import backends
 from minisgl_ref.models.checkpoint import assemble, check_tensors, expected_tensors
 from minisgl_ref.models.config import DecoderConfig, decoder_config
 from minisgl_ref.models.transformer import Decoder
@@ -36,8 +36,9 @@ SETTINGS: dict[str, Any] = {
     "eos_token_id": list(EOS_IDS),
     "architectures": ["LlamaForCausalLM"],
 }
-# Standard deviation of a matrix's outputs for inputs of standard deviation 1.
-GAINS = {"q_proj": 2.0, "k_proj": 2.0, "v_proj": 2.0, "o_proj": 2.0, "lm_head": 4.0}
+# Standard deviation of a matrix's outputs for inputs of standard deviation 1; elsewhere 1.
+GAINS = {"q_proj": 3.0, "k_proj": 3.0, "v_proj": 2.0, "o_proj": 2.0, "lm_head": 4.0}
+EMBEDDING_SCALE = 0.3  # below the layers' outputs, so that the context outweighs the last token
 
 
 def tiny_llama(
@@ -81,7 +82,8 @@ def draw_weights(config: DecoderConfig, seed: int) -> dict[str, torch.Tensor]:
         noise = torch.randn(shape, generator=generator, dtype=torch.float64)
         if len(shape) == 2:
             part = name.removesuffix(".weight").rpartition(".")[2]
-            value = noise if part == "embed_tokens" else noise * (GAINS.get(part, 1.0) / shape[1] ** 0.5)
+            is_embedding = part == "embed_tokens"
+            value = noise * (EMBEDDING_SCALE if is_embedding else GAINS.get(part, 1.0) / shape[1] ** 0.5)
         else:
             value = 0.1 * noise if name.endswith(".bias") else 1 + 0.1 * noise
         drawn[name] = value.to(torch.float32)

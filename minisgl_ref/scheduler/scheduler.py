@@ -155,6 +155,14 @@ class Scheduler:
         """Return a picture of everything, for judges and drawings."""
         return view_engine(self)
 
+    def check_integrity(self) -> None:
+        """Check every invariant of structure and ownership.
+
+        Mutates: nothing.
+        Raises:  InvariantError with the rules, the numbers and the drawing.
+        """
+        check_full(self.view())
+
     # -- submission --------------------------------------------------------------------------
 
     def _refusal_of(self, ids: Sequence[int], params: SamplingParams) -> Refusal | None:
@@ -176,7 +184,9 @@ class Scheduler:
             return Refusal("prompt_too_long", len(ids), self.max_seq_len - 1)
         length = len(ids) + self._clamped(len(ids), params.max_tokens) - 1
         need = div_ceil(length, self.cache.page_size)
-        return Refusal("larger_than_pool", need, self.cache.num_pages) if need > self.cache.num_pages else None
+        return (
+            Refusal("larger_than_pool", need, self.cache.num_pages) if need > self.cache.num_pages else None
+        )
 
     def _clamped(self, prompt_len: int, max_tokens: int) -> int:
         return min(max_tokens, self.max_seq_len - prompt_len)
@@ -186,9 +196,7 @@ class Scheduler:
     def _schedule(self) -> Batch | None:
         """Choose the next batch, prefill before decode, and take its pages."""
         page_size = self.cache.page_size
-        reserved = sum(
-            req.pages_needed(page_size) for req in self.admitted.values() if req.phase != RETIRED
-        )
+        reserved = sum(req.pages_needed(page_size) for req in self.admitted.values() if req.phase != RETIRED)
         chosen, admitted = self.prefill.schedule(reserved)
         for req in admitted:
             self.admitted[req.uid] = req
@@ -362,7 +370,7 @@ class Scheduler:
 
     def _check(self) -> None:
         if self.check_level is CheckLevel.FULL:
-            check_full(self.view())
+            self.check_integrity()
 
     def _record_reply(self, reply: Reply) -> None:
         self.recorder.record(

@@ -102,7 +102,7 @@ def match_returns_cached_slots(
     covered = min(prefix_len, cached.longest(ids))
     expected = cached.slots_of(tuple(ids[:covered]))
     if len(slots) != prefix_len or tuple(slots[:covered]) != expected:
-        yield f"match_prefix({tuple(ids)}) returned slots {tuple(slots)} for {prefix_len} tokens; cached {expected}"
+        yield f"match_prefix({tuple(ids)}) found {prefix_len} tokens in {tuple(slots)}; cached {expected}"
 
 
 @contract
@@ -114,13 +114,15 @@ def match_preserves_contents(before: CacheView, after: CacheView) -> Iterator[st
 
 
 @contract
-def insert_reports_prefix(cached: CachedPrefixes, ids: Tokens, prefix_len: int, handle_len: int) -> Iterator[str]:
+def insert_reports_prefix(
+    cached: CachedPrefixes, ids: Tokens, prefix_len: int, handle_len: int
+) -> Iterator[str]:
     """insert_prefix says how many tokens were cached before, and its handle covers all whole pages."""
     new_len = align_down(len(ids), cached.page_size)
     longest = cached.longest(ids)
     if (prefix_len, handle_len) != (longest, new_len):
         yield (
-            f"insert_prefix({tuple(ids)}) returned prefix_len={prefix_len} and a handle of {handle_len} tokens; "
+            f"insert_prefix({tuple(ids)}) returned prefix_len={prefix_len}, a handle of {handle_len} tokens; "
             f"{longest} were cached, {new_len} are whole pages"
         )
 
@@ -168,7 +170,9 @@ def evict_takes_oldest_leaf(before: CacheView, slots: Sequence[Slot]) -> Iterato
     rest = tuple(slots)
     while rest:
         parents = {node.parent for node in nodes.values()}
-        leaves = [n for n in nodes.values() if n.parent is not None and n.node_id not in parents and not n.ref_count]
+        leaves = [
+            n for n in nodes.values() if n.parent is not None and n.node_id not in parents and not n.ref_count
+        ]
         if not leaves:
             yield f"evicted {rest} though no evictable leaf is left"
             return
@@ -218,7 +222,7 @@ def tokens_are_the_models(
 ) -> Iterator[str]:
     """Every token is the one the model generates after the prompt and the outputs so far."""
     if token not in permitted:
-        yield f"request {uid} got token {token} after outputs {tuple(outputs)}; the model permits {tuple(permitted)}"
+        yield f"request {uid} got {token} after outputs {tuple(outputs)}; permitted {tuple(permitted)}"
 
 
 @contract
@@ -231,7 +235,9 @@ def ends_with_its_last_token(
 
 
 @contract
-def digest_is_the_models(uid: int, positions: range, codes: Sequence[int], expected: Sequence[int]) -> Iterator[str]:
+def digest_is_the_models(
+    uid: int, positions: range, codes: Sequence[int], expected: Sequence[int]
+) -> Iterator[str]:
     """Every code the digest model writes is the fold of the tokens before it."""
     if tuple(codes) != tuple(expected):
         yield f"request {uid} wrote codes {tuple(codes)} at positions {positions}; expected {tuple(expected)}"
@@ -283,7 +289,7 @@ def nothing_left_at_idle(view: EngineView) -> Iterator[str]:
     cached = view.cache.evictable_size // view.page_size
     if view.requests or view.in_flight or view.cache.protected_size or view.retired_pages:
         yield (
-            f"idle with requests {[r.uid for r in view.requests]}, batches {[e.batch for e in view.in_flight]}, "
+            f"idle with requests {[r.uid for r in view.requests]}, {len(view.in_flight)} of them in flight, "
             f"protected_size={view.cache.protected_size}, retired pages {view.retired_pages}"
         )
     if len(view.free_pages) + cached != view.num_pages or len(view.free_rows) != view.num_rows:

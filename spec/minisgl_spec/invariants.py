@@ -133,7 +133,7 @@ def parents_and_children_agree(view: CacheView) -> Iterator[str]:
     for node in view.nodes:
         if node.parent is None:
             if node.node_id != ROOT or listed[node.node_id]:
-                yield f"node {node.node_id} has no parent and is listed as a child {listed[node.node_id]} times"
+                yield f"node {node.node_id} has no parent, yet is a child {listed[node.node_id]} times"
             continue
         parent = nodes.get(node.parent)
         entry = (node.key[: view.page_size], node.node_id)
@@ -141,7 +141,8 @@ def parents_and_children_agree(view: CacheView) -> Iterator[str]:
             yield f"node {node.node_id} has parent {node.parent}, which is not in the tree"
         elif entry not in parent.children or listed[node.node_id] != 1:
             yield (
-                f"node {node.node_id} begins with {entry[0]}; its parent {parent.node_id} lists {parent.children}"
+                f"node {node.node_id} begins with {entry[0]}; its parent {parent.node_id} lists "
+                f"{parent.children}"
             )
     for child in listed:
         if child not in nodes:
@@ -255,7 +256,7 @@ def in_flight_requests_are_held(view: EngineView) -> Iterator[str]:
     free = set(view.free_pages)
     for entry in view.in_flight:
         if (entry.uid, entry.row) not in held:
-            yield f"batch {entry.batch} in flight holds request {entry.uid} in row {entry.row}, which was given back"
+            yield f"batch {entry.batch} in flight holds request {entry.uid}, which gave back row {entry.row}"
         lost = sorted({slot // view.page_size for slot in entry.out_loc} & free)
         if lost:
             yield f"batch {entry.batch} in flight writes request {entry.uid}'s KV to free pages {lost}"
@@ -306,7 +307,7 @@ def page_table_follows_handle(view: EngineView) -> Iterator[str]:
         path = _path_slots(nodes, request.handle)
         row = request.row_slots[: request.handle.prefix_len]
         if row != path[: request.handle.prefix_len]:
-            yield f"request {request.uid} (row {request.row}) lists slots {row}; its handle's path holds {path}"
+            yield f"request {request.uid} in row {request.row} lists slots {row}; its handle's path {path}"
 
 
 @invariant(OWNERSHIP, EngineView)
@@ -316,7 +317,7 @@ def page_table_reads_live_pages(view: EngineView) -> Iterator[str]:
     for request in view.requests:
         pages = {slot // view.page_size for slot in request.row_slots[: request.cached_len]}
         if pages & free:
-            yield f"request {request.uid} (row {request.row}) reads pages {sorted(pages & free)}, which are free"
+            yield f"request {request.uid} in row {request.row} reads free pages {sorted(pages & free)}"
 
 
 @invariant(OWNERSHIP, EngineView)
@@ -327,7 +328,7 @@ def writes_are_private(view: EngineView) -> Iterator[str]:
         pages = {slot // view.page_size for slot in entry.out_loc} - {view.num_pages}
         foreign = sorted(pages - private.get(entry.uid, set()))
         if foreign:
-            yield f"batch {entry.batch} writes request {entry.uid}'s KV to pages {foreign}, which are not its own"
+            yield f"batch {entry.batch} writes KV of request {entry.uid} to pages {foreign}, not its own"
 
 
 @invariant(OWNERSHIP, EngineView)

@@ -59,8 +59,6 @@ def sample(logits: Sequence[float], sampling: Sampling, output_idx: int) -> Toke
     return order[len(nucleus) - 1]
 
 
-def digest_next_token(
-    ids: Sequence[Token], sampling: Sampling, output_idx: int, vocab_size: int
-) -> Token:
+def digest_next_token(ids: Sequence[Token], sampling: Sampling, output_idx: int, vocab_size: int) -> Token:
     """Return the token that the digest model generates after `ids`."""
     return sample(digest_logits(digest_codes(ids)[-1], vocab_size), sampling, output_idx)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minisgl_spec import invariants
 from minisgl_spec.errors import ContractError
 from minisgl_spec.units import Slot, Slots, Token, Tokens, align_down
 from minisgl_spec.views import ROOT, CacheView, HandleView, NodeView
@@ -244,6 +245,10 @@ class RadixTree:
             evictable_size=self.evictable_size,
             protected_size=self.protected_size,
         )
+
+    def check_integrity(self) -> None:
+        """Raise `InvariantError` if a rule of structure or ownership is broken."""
+        invariants.check(self.view())
 
     # -- private -----------------------------------------------------------------------------
 

@@ -169,7 +169,9 @@ class Request:
 
         Decided by the outputs known, never by lengths of a later step. (07-overlap.md#finishing)
         """
-        stops = self.submission.stop_ids if self.submission.ignore_eos else (*eos_ids, *self.submission.stop_ids)
+        stops = (
+            self.submission.stop_ids if self.submission.ignore_eos else (*eos_ids, *self.submission.stop_ids)
+        )
         if token in stops:
             return STOP
         return LENGTH if self.output_len == self.max_tokens else None

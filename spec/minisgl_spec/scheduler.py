@@ -15,6 +15,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from minisgl_spec import invariants
 from minisgl_spec.admission import reserved_pages, take_chunk, try_admit
 from minisgl_spec.cache import PrefixCache
 from minisgl_spec.errors import Refusal
@@ -328,7 +329,8 @@ class Scheduler:
         Keeps:   released_once, pages_partitioned, rows_partitioned.
         Spec:    06-decode-and-release.md#release
         """
-        assert request.handle is not None and request.row is not None
+        assert request.handle is not None
+        assert request.row is not None
         written = request.written_len
         result = self.cache.tree.insert_prefix(request.ids[:written], request.row_slots[:written])
         self.cache.tree.unlock(request.handle)
@@ -405,6 +407,10 @@ class Scheduler:
                 for entry in batch.entries
             ),
         )
+
+    def check_integrity(self) -> None:
+        """Raise `InvariantError` if a rule of structure or ownership is broken."""
+        invariants.check(self.view())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scheduler) and self._state() == other._state()

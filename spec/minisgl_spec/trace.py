@@ -123,7 +123,11 @@ def _load(text: str, source: str, kind: str, word: str) -> tuple[Json, list[Json
             {"source": source, "format_version": header.get("format_version")},
             "Read it with the release that wrote it, or write it again.",
         )
-    if header.get("kind") != kind or header.get("level") not in LEVELS or not isinstance(header.get("config"), dict):
+    if (
+        header.get("kind") != kind
+        or header.get("level") not in LEVELS
+        or not isinstance(header.get("config"), dict)
+    ):
         raise ContractError(
             f"load_{kind}",
             f"a header with kind={kind}, a level of {LEVELS} and a config",
@@ -149,6 +153,8 @@ def _parse(number: int, line: str, source: str, kind: str) -> Json:
         ) from error
     if not isinstance(value, dict):
         raise ContractError(
-            f"load_{kind}", "one JSON object per line", {"source": source, "line": number, "found": repr(line[:80])}
+            f"load_{kind}",
+            "one JSON object per line",
+            {"source": source, "line": number, "found": repr(line[:80])},
         )
     return value

@@ -41,10 +41,12 @@ class TreesAgree(RuleBasedStateMachine):
         self.next_page = 0
 
     def _ids(self, data: st.DataObject) -> tuple[int, ...]:
-        """A few pages of one token value each, so that prefixes are shared, and a tail of any length."""
-        pages = data.draw(st.lists(st.integers(0, 2), max_size=5), label="pages")
+        """Three pages of one token value each, fewer or more, so that prefixes are shared; then a tail."""
+        pages = data.draw(st.lists(st.integers(0, 1), min_size=3, max_size=3), label="pages")
+        pages += data.draw(st.lists(st.integers(0, 1), max_size=2), label="more pages")
+        num_pages = data.draw(st.integers(0, len(pages)).map(lambda cut: len(pages) - cut), label="num_pages")
         tail = data.draw(st.lists(st.integers(0, 1), max_size=self.page_size), label="tail")
-        return tuple(token for token in pages for _ in range(self.page_size)) + tuple(tail)
+        return tuple(token for page in pages[:num_pages] for token in [page] * self.page_size) + tuple(tail)
 
     def _keep(self, ours: Handle, theirs: OracleHandle) -> None:
         assert ours.view() == theirs.view()
@@ -67,17 +69,30 @@ class TreesAgree(RuleBasedStateMachine):
         assert ours.prefix_len == theirs.prefix_len
         self._keep(ours.handle, theirs.handle)
 
-    @precondition(lambda self: self.handles)
     @rule(data=st.data())
-    def lock(self, data: st.DataObject) -> None:
-        ours, theirs = data.draw(st.sampled_from(self.handles), label="handle")
-        self._both(lambda: self.engine.lock(ours), lambda: self.oracle.lock(theirs))
+    def match_and_lock(self, data: st.DataObject) -> None:
+        """What every request begins with."""
+        self.match(data)
+        ours, theirs = self.handles[-1]
+        self.engine.lock(ours)
+        self.oracle.lock(theirs)
 
-    @precondition(lambda self: self.handles)
+    @precondition(lambda self: self.oracle.locked_handles)
     @rule(data=st.data())
     def unlock(self, data: st.DataObject) -> None:
-        ours, theirs = data.draw(st.sampled_from(self.handles), label="handle")
-        self._both(lambda: self.engine.unlock(ours), lambda: self.oracle.unlock(theirs))
+        locked = [pair for pair in self.handles if pair[0].is_locked]
+        ours, theirs = data.draw(st.sampled_from(locked), label="handle")
+        self.engine.unlock(ours)
+        self.oracle.unlock(theirs)
+
+    @precondition(lambda self: self.handles)
+    @rule(data=st.data(), operation=st.sampled_from(["lock", "unlock"]))
+    def lock_or_unlock_any(self, data: st.DataObject, operation: str) -> None:
+        """Whether it is locked or not, in the tree or gone: both trees accept it, or both refuse."""
+        ours, theirs = data.draw(st.sampled_from(self.handles[-4:]), label="handle")
+        self._both(
+            lambda: getattr(self.engine, operation)(ours), lambda: getattr(self.oracle, operation)(theirs)
+        )
 
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
@@ -85,6 +100,7 @@ class TreesAgree(RuleBasedStateMachine):
         ours, theirs = self._both(lambda: self.engine.evict(size), lambda: self.oracle.evict(size))
         assert pages_to_slots(ours or (), self.page_size) == (theirs or ())
 
+    @precondition(lambda self: len(self.oracle.nodes) > 5)
     @rule()
     def reset(self) -> None:
         self._both(self.engine.reset, self.oracle.reset)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from minisgl_kernels import backends
 
+from minisgl_kernels import backends
 from minisgl_ref.models.load import load
 from minisgl_ref.models.transformer import Decoder
 
-from .tiny_models import CASES, PagedRunner, greedy, judge, judge_logits, logit_bound, random_ids
+from .tiny_models import CASES, PagedRunner, greedy, judge, judge_logits, logit_bound, one_thread, random_ids  # noqa: F401
 
 CHUNKS = (7, 1, 20, 12)
 IDS = random_ids(sum(CHUNKS), seed=5)
@@ -60,7 +60,7 @@ def test_logits_are_those_of_transformers_within_the_bound(pair: Pair) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_greedy_tokens_are_those_of_transformers(pair: Pair, page_size: int) -> None:
-    """Decoding a batch yields the tokens that transformers would pick, each with no cache. (08-numerics.md)"""
+    """A decoded batch yields the tokens that transformers picks, each without a cache. (08-numerics.md)"""
     answers = greedy(pair.ours, PROMPTS, steps=10, page_size=page_size)
 
     judged = [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +20,7 @@ from minisgl_ref.models.gguf import cache_folder
 from minisgl_ref.models.load import load
 from minisgl_spec.errors import ContractError
 
-from .tiny_models import PagedRunner, judge, random_ids
+from .tiny_models import PagedRunner, judge, one_thread, random_ids  # noqa: F401
 
 PLAIN = "llama untied, own head_dim"
 NAMES = {
@@ -50,7 +50,7 @@ def gguf_name(name: str) -> str:
     return name
 
 
-def pairs_side_by_side(weight: numpy.ndarray, heads: int) -> numpy.ndarray:
+def pairs_side_by_side(weight: np.ndarray, heads: int) -> np.ndarray:
     """GGUF keeps the two halves of a rotated pair next to each other, in q and k of a Llama."""
     outputs, inputs = weight.shape
     return weight.reshape(heads, 2, outputs // heads // 2, inputs).swapaxes(1, 2).reshape(outputs, inputs)
@@ -87,7 +87,7 @@ def write_gguf(path: Path, architecture: str = "llama", more: WithWriter = lambd
             values = pairs_side_by_side(values, config.num_attention_heads)
         if "k_proj" in name:
             values = pairs_side_by_side(values, config.num_key_value_heads)
-        writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(values))
+        writer.add_tensor(gguf_name(name), np.ascontiguousarray(values))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -148,7 +148,7 @@ def test_another_file_of_the_same_name_is_converted_anew(tmp_path: Path, cache: 
         (lambda writer: writer.add_sliding_window(16), "llama.attention.sliding_window=16"),
         (lambda writer: writer.add_rope_scaling_factor(4.0), "llama.rope.scaling.factor=4.0"),
         (
-            lambda writer: writer.add_tensor("rope_freqs.weight", numpy.ones(8, dtype=numpy.float32)),
+            lambda writer: writer.add_tensor("rope_freqs.weight", np.ones(8, dtype=np.float32)),
             "in_file=22, in_model=21",
         ),
     ],

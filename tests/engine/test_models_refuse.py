@@ -22,7 +22,12 @@ from minisgl_spec.errors import BackendUnavailable, ContractError
 from .tiny_models import edit_config, judge
 
 LLAMA = "llama untied, own head_dim"
-BASES = {"llama": LLAMA, "qwen2": "qwen2 tied", "qwen3": "qwen3 tied, own head_dim", "mistral": "mistral tied, no window"}
+BASES = {
+    "llama": LLAMA,
+    "qwen2": "qwen2 tied",
+    "qwen3": "qwen3 tied, own head_dim",
+    "mistral": "mistral tied, no window",
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,11 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
     ("mistral", {"num_local_experts": 8}, "num_local_experts=8"),
     ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'quant_method': 'gptq'"),
     ("llama", {"hidden_act": "gelu"}, "hidden_act=gelu"),
-    ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type=dynamic"),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+        "rope_type=dynamic",
+    ),
     ("llama", {"rope_scaling": {"type": "longrope"}, "rope_parameters": None}, "longrope"),
     ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "factor"),
     (
@@ -206,7 +215,8 @@ def test_only_pickled_weights_are_refused(folder: Path) -> None:
 
     assert str(refusal(folder)) == (
         "load_model: need model.safetensors, or model.safetensors.index.json with its files; "
-        f"got path={folder}, safetensors=[], other_weights=['pytorch_model.bin']. Pickled weights are not read."
+        f"got path={folder}, safetensors=[], other_weights=['pytorch_model.bin']. "
+        "Pickled weights are not read."
     )
 
 
@@ -226,7 +236,8 @@ def test_a_head_of_its_own_beside_tied_embeddings_is_refused(saved: dict[str, Pa
 def test_a_path_that_does_not_exist_is_refused(name: str) -> None:
     """A name of a hub is a path that does not exist: nothing is downloaded."""
     assert str(refusal(name)) == (
-        f"load_model: need a model folder or a GGUF file; got path={name}. No such path; nothing is downloaded."
+        f"load_model: need a model folder or a GGUF file; got path={name}. "
+        "No such path; nothing is downloaded."
     )
 
 

@@ -181,6 +181,17 @@ def test_a_lock_protects_the_path_and_nothing_else():
     assert (tree.evictable_size, tree.protected_size) == (2, 4)
 
 
+def test_both_halves_of_a_locked_node_are_locked():
+    """A split changes nothing about what is protected. (03-locks-and-eviction.md#lock)"""
+    tree = tree_with(((1, 2, 3, 4), [0, 1]))
+    locked(tree, 1, 2, 3, 4)
+
+    tree.match_prefix(key_of(1, 2))
+
+    assert {node.key: node.ref_count for node in tree.view().nodes} == {(): 1, (1, 2): 1, (3, 4): 1}
+    assert (tree.evictable_size, tree.protected_size) == (0, 4)
+
+
 def test_an_unlock_gives_back_what_no_other_handle_protects():
     """A node is evictable when the last handle at or below it is unlocked. (03-locks-and-eviction.md#lock)"""
     tree = tree_with(((1, 2, 3, 4), [0, 1]))

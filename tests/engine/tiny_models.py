@@ -8,14 +8,15 @@ Guide: tests/README.md
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+
 from minisgl_kernels import backends
 from minisgl_kernels.contract import gamma, unit_roundoff
-
 from minisgl_ref.engine.attention import AttentionBatch
 from minisgl_ref.kvcache.mha_pool import MHAKVCache
 from minisgl_ref.models.config import DecoderConfig
@@ -89,7 +90,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mistral slides, untied": (
         "mistral",
-        {"tie_word_embeddings": False, "head_dim": 8, "sliding_window": 5, "rope_parameters": {"rope_theta": 1e6}},
+        {
+            "tie_word_embeddings": False,
+            "head_dim": 8,
+            "sliding_window": 5,
+            "rope_parameters": {"rope_theta": 1e6},
+        },
     ),
     "mistral tied, no window": ("mistral", {"tie_word_embeddings": True, "sliding_window": None}),
 }
@@ -133,6 +139,15 @@ def random_ids(length: int, seed: int, vocab_size: int = COMMON["vocab_size"]) -
         vocab_size, (length,), generator=torch.Generator().manual_seed(seed)
     ).tolist()
     return drawn
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """For a module that imports it: products this small only wait for a second thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class PagedRunner:
@@ -182,7 +197,7 @@ class PagedRunner:
         )
 
     def chunked(self, row: int, ids: Sequence[int], chunks: Sequence[int]) -> torch.Tensor:
-        """Append ids to one row chunk by chunk. Returns [num_chunks, vocab_size], each chunk's last logits."""
+        """Append ids to one row chunk by chunk; [num_chunks, vocab_size], the logits after each chunk."""
         ends = torch.tensor(chunks).cumsum(0).tolist()
         return torch.cat(
             [self.step({row: ids[end - size : end]}) for size, end in zip(chunks, ends, strict=True)]

@@ -1,0 +1,1 @@
+"""Adapters: implementations as targets, each imported only when it is asked for."""

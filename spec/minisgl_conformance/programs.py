@@ -1,0 +1,198 @@
+"""Programs: how a few small numbers become configurations, prompts and operations near the edges.
+
+Prompts use two or three token values, and most are made from earlier ones: repeated, extended, cut
+or continued with their outputs, so that shared prefixes are the rule. Lengths sit at whole pages
+and one token beyond. Pools are so small that memory is always short.
+
+Strategies draw small integers only; everything else is arithmetic here, so that a draw is cheap and
+shrinks to the plainest program. Nothing here runs a program.
+Chapter: spec/README.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from minisgl_conformance.targets import COMPARE
+from minisgl_conformance.variants import VARIANTS
+from minisgl_spec.errors import ContractError
+from minisgl_spec.trace import Json
+
+Tokens = tuple[int, ...]
+
+PAGE_SIZES = (1, 2, 3, 4, 16)
+MAX_SEQ_LENS = (32, 32, 32, 20, 27, 33, 40)  # 3 and 16 divide none of most of them
+TOKEN_BUDGETS = (1, 2, 3, 5, 8, 16, 64)
+MAX_TOKENS = (1, 2, 3, 4, 5, 6, 9, 64)
+VOCAB_SIZES = {"digest": 6, "tiny-llama": 64}
+EOS_TOKEN = 4
+"""The EOS token of the configurations that have one: prompts do not use it, models do generate it."""
+
+FRESH, REPEATED, EXTENDED, BRANCHED, CUT, CONTINUED = range(6)
+"""How a prompt is made: new, an earlier one, one and more, one up to somewhere and more, its beginning, its outputs."""
+
+NUM_OPTIONS = 16
+
+PROMPTS = st.tuples(
+    st.integers(0, 5),  # how it is made
+    st.integers(0, 7),  # from which earlier prompt, the last one being 0
+    st.integers(0, 35),  # its length, or where it is cut
+    st.integers(0, 63),  # its tokens
+)
+"""A prompt as four small numbers; `make_prompt` turns them into tokens."""
+
+PROGRESS = st.lists(st.integers(0, 5), max_size=8)
+"""How far the streams come at each decision point of a step."""
+
+
+def cache_configs(fixed: Mapping[str, Any]) -> st.SearchStrategy[Json]:
+    """Return a strategy of configurations of a cache; what is fixed stays as it is."""
+
+    def build(page_size: int, num_pages: int, cache: str) -> Json:
+        return {"page_size": page_size, "num_pages": num_pages, "cache": cache, **fixed}
+
+    return st.builds(
+        build, st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.sampled_from(("radix",) * 11 + ("naive",))
+    )
+
+
+def engine_configs(fixed: Mapping[str, Any], streams: Sequence[str]) -> st.SearchStrategy[Json]:
+    """Return a strategy of configurations of an engine; a variant never changes what is fixed."""
+    free = [name for name in VARIANTS if name not in fixed] or [""]
+    model = fixed.get("model", "digest")
+    vocab_size = fixed.get("vocab_size", VOCAB_SIZES.get(model, 6))
+
+    def build(page_size: int, num_pages: int, max_seq_len: int, budget: int, switches: int, compare: str) -> Json:
+        has_eos = switches & 1 and vocab_size > EOS_TOKEN
+        config = {
+            "page_size": page_size,
+            "num_pages": num_pages,
+            "num_rows": 1 + (switches >> 1) % 4,
+            "max_seq_len": max_seq_len,
+            "token_budget": budget,
+            "cache": "naive" if switches >> 2 in (9, 22, 47) else "radix",
+            "overlap": bool(switches >> 6 & 1),
+            "vocab_size": vocab_size,
+            "eos_ids": [EOS_TOKEN] if has_eos else [],
+            "model": model,
+            "streams": streams[(switches >> 7) % len(streams)],
+            **fixed,
+        }
+        return {**config, COMPARE: compare} if compare else config
+
+    return st.builds(
+        build,
+        st.sampled_from(PAGE_SIZES),
+        st.integers(3, 12),
+        st.sampled_from(MAX_SEQ_LENS),
+        st.sampled_from(TOKEN_BUDGETS),
+        st.integers(0, 255),
+        st.sampled_from(free),
+    )
+
+
+def check_fixed(level: str, fixed: Mapping[str, Any]) -> None:
+    """Refuse a fixed key that no configuration of the level has.
+
+    Raises: ContractError naming the key.
+    """
+    known = {
+        "cache": ("page_size", "num_pages", "cache"),
+        "engine": (
+            "page_size",
+            "num_pages",
+            "num_rows",
+            "max_seq_len",
+            "token_budget",
+            "cache",
+            "overlap",
+            "vocab_size",
+            "eos_ids",
+            "model",
+            "streams",
+            COMPARE,
+        ),
+    }
+    if level not in known:
+        raise ContractError("run_conformance", f"a level of {tuple(known)}", {"level": repr(level)})
+    for name in fixed:
+        if name not in known[level]:
+            raise ContractError("run_conformance", f"a config key of {known[level]}", {"key": repr(name)})
+
+
+def make_prompt(draw: tuple[int, int, int, int], earlier: Sequence[Tokens], page_size: int, limit: int) -> Tokens:
+    """Turn four small numbers into a prompt of at most `limit` tokens.
+
+    earlier: prompts (and conversations) so far; made from one of them unless there is none.
+    """
+    how, which, size, bits = draw
+    if how == FRESH or not earlier:
+        return make_tokens(bits, make_length(size, page_size, limit), page_size)
+    old = earlier[-1 - which % len(earlier)]
+    tail = make_tokens(bits, 1 + size % (page_size + 2), page_size)
+    if how == REPEATED:
+        made = old
+    elif how in (EXTENDED, CONTINUED):
+        made = (*old, *tail)
+    elif how == CUT:
+        made = old[: 1 + size % max(1, len(old))]
+    else:
+        made = (*old[: size % (len(old) + 1)], *tail)
+    return made[:limit]
+
+
+def make_length(size: int, page_size: int, limit: int) -> int:
+    """Return a length that is whole pages, one token more, or anything, up to `limit`."""
+    pages = 1 + size // 3 % max(1, limit // page_size)
+    length = (1 + size // 3 * 2, pages * page_size, pages * page_size + 1)[size % 3]
+    return 1 + (length - 1) % max(1, limit)
+
+
+def make_tokens(bits: int, length: int, page_size: int) -> Tokens:
+    """Return tokens of two values, and a third: runs of a page at first, so that pages repeat by luck."""
+    if bits % 4 == 3:
+        return tuple((bits >> idx % 6) % 3 for idx in range(length))
+    return tuple(bits >> (idx // page_size) % 6 & 1 for idx in range(length))
+
+
+def make_options(option: int, vocab_size: int) -> Json:
+    """Return what else a submission says: mostly nothing, that is greedy to the end."""
+    options: tuple[Json, ...] = (
+        {"temperature": 0.7, "seed": 1},
+        {"temperature": 1.5, "top_k": 2, "seed": 2},
+        {"temperature": 1.0, "top_p": 0.6, "seed": 3},
+        {"temperature": 2.0, "top_k": 3, "top_p": 0.8, "seed": 7},
+        {"stop_ids": [1, 3]},
+        {"ignore_eos": True},
+        {"ignore_eos": True, "stop_ids": [min(5, vocab_size - 1)]},
+    )
+    first = NUM_OPTIONS - len(options)
+    return dict(options[option - first]) if option >= first else {}
+
+
+def make_bad_submission(kind: int, op: Json, config: Mapping[str, Any]) -> Json:
+    """Turn a submission into one that has to be refused (or, for its size, may have to)."""
+    changes: tuple[Json, ...] = (
+        {"ids": []},
+        {"ids": [*op["ids"], config["vocab_size"]]},
+        {"ids": [-1, *op["ids"]]},
+        {"max_tokens": 0},
+        {"max_tokens": -3},
+        {"temperature": "nan"},
+        {"temperature": -0.5},
+        {"temperature": "inf"},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": "nan"},
+        {"ids": [0] * config["max_seq_len"]},
+        {"ids": [1] * (config["max_seq_len"] + 1)},
+        {"ids": [0] * (config["max_seq_len"] - 1), "max_tokens": 64},
+        {"ids": [1] * min(config["max_seq_len"] - 1, config["num_pages"] * config["page_size"] + 1)},
+    )
+    return {**op, **changes[kind % len(changes)]}
+
+
+NUM_BAD_SUBMISSIONS = 15

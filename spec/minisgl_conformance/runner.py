@@ -1,0 +1,278 @@
+"""The runner: executes a program on a target, one operation at a time, and judges after each.
+
+What an operation answered is held to the contracts, what the target shows to the invariants, and a
+target that claims the oracle's policy to the oracle's decisions: in this order, so that a finding
+names the rule before the disagreement. A target that raises is looked at all the same: what its
+view breaks is named first, the exception after.
+
+The parts of a level are in `cache_runner.py` and `engine_runner.py`. Nothing here draws programs.
+Chapter: spec/README.md
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from minisgl_conformance import targets
+from minisgl_conformance.marks import Marks
+from minisgl_conformance.targets import MakeTarget, Target
+from minisgl_spec import contracts, draw, invariants
+from minisgl_spec.errors import ContractError, InvariantError, Violation
+from minisgl_spec.trace import Json, Log, Program
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken rule: where in which program, and what the target looked like."""
+
+    violations: tuple[Violation, ...]
+    step_idx: int  # of the guilty operation in `program.ops`
+    program: Program
+    before: str  # drawing
+    after: str
+    error: str | None  # the target's exception, as Python prints it
+
+    @property
+    def rule(self) -> str:
+        """The name of the first rule that is broken."""
+        return self.violations[0].rule
+
+    @property
+    def fact(self) -> str:
+        """What broke it, with the numbers."""
+        return self.violations[0].fact
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of all rules that are broken, each once, in order."""
+        return tuple(dict.fromkeys(violation.rule for violation in self.violations))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What running a program gave."""
+
+    program: Program
+    log: Log
+    finding: Finding | None
+    num_operations: int
+    num_judged_steps: int  # level cache: operations; level engine: steps
+    marks: Marks
+
+
+class TargetRaised(Exception):
+    """The target raised what no operation may raise."""
+
+    def __init__(self, operation: str, error: Exception) -> None:
+        super().__init__(operation, error)
+        self.operation = operation
+        self.error = error
+
+
+class Runner(ABC):
+    """One program on one target, fed operation by operation."""
+
+    level: ClassVar[str]
+
+    def __init__(
+        self,
+        make_target: MakeTarget,
+        config: Mapping[str, Any],
+        judges: Collection[str] = invariants.JUDGES,
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.make_target = make_target
+        self.config: Json = dict(config)
+        self.judges = frozenset(judges)
+        self.origin: Json = dict(origin or {})
+        self.target: Any = make_target(targets.target_config(self.config))
+        self.is_exact = targets.claims(self.target, targets.EXACT)
+        self.has_view = targets.claims(self.target, targets.VIEW)
+        self.ops: list[Json] = []
+        self.events: list[Json] = []
+        self.marks = Marks(self.level)
+        self.finding: Finding | None = None
+        self.num_judged_steps = 0
+        self.view: Any = None  # after the last operation
+        self._found: list[Violation] = []
+        self._disagreements: list[Violation] = []
+
+    # -- driving -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Judge the target as it was made; level by level called at the end of `__init__`."""
+        self.view = self._take_view()
+
+    def apply(self, op: Json) -> Finding | None:
+        """Run one operation and judge what came of it; return the finding, if there is one.
+
+        Mutates: the target, the model of what it must hold, `ops`, `events` and `marks`.
+        Raises:  ContractError if the program itself is wrong.
+        """
+        before, error = self.view, None
+        self._found, self._disagreements = [], []
+        self.ops.append(op)
+        try:
+            self.events.append(self._run(op))
+        except TargetRaised as raised:
+            error = raised
+            self.events.append({"event": op["op"], "raised": type(raised.error).__name__})
+        self._judge(error)
+        self.num_judged_steps += self._is_step(op)
+        violations = (*self._found, *self._disagreements)
+        if violations:
+            self.finding = self._make_finding(violations, before, error)
+        else:
+            self._mark(op, self.events[-1], before)
+        return self.finding
+
+    def finish(self) -> Finding | None:
+        """Judge what can only be judged at the end of a program."""
+        return self.finding
+
+    def result(self) -> Result:
+        """Return what the run so far gave."""
+        log = Log(self.level, self.config, tuple(self.events))
+        return Result(
+            self.program(), log, self.finding, len(self.ops), self.num_judged_steps, self.marks
+        )
+
+    def program(self) -> Program:
+        """Return the program so far."""
+        return Program(self.level, self.config, tuple(self.ops), self.origin)
+
+    # -- the parts of a level ----------------------------------------------------------------
+
+    @abstractmethod
+    def _run(self, op: Json) -> Json:
+        """Run an operation, hold its answer to the contracts and the oracle; return its event."""
+
+    @abstractmethod
+    def _judge_view(self) -> None:
+        """Hold `self.view` to the invariants, and to the oracle's view."""
+
+    @abstractmethod
+    def _mark(self, op: Json, event: Json, before: Any) -> None:
+        """Count the situations that the operation was in."""
+
+    def _is_step(self, op: Json) -> bool:
+        """Say whether an operation counts as a judged step."""
+        return True
+
+    # -- shared by the levels ----------------------------------------------------------------
+
+    def _judge(self, raised: TargetRaised | None) -> None:
+        try:
+            self.view = self._take_view()
+            if self.has_view or raised is None:
+                self._judge_view()
+        except TargetRaised as error:
+            raised = raised or error
+        if raised is not None:
+            if isinstance(raised.error, InvariantError):
+                self._found += [v for v in raised.error.violations if v not in self._found]
+            text = f"{type(raised.error).__name__}: {raised.error}"
+            self._hold(contracts.steps_complete, raised.operation, text)
+
+    def _take_view(self) -> Any:
+        return self._call("view", self.target.view) if self.has_view else None
+
+    def _call(self, operation: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call the target; whatever it raises is the target's."""
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise TargetRaised(operation, error) from error
+
+    def _attempt(self, operation: str, function: Callable[..., T], *args: Any) -> tuple[T | None, str | None]:
+        """Call the target where it may refuse; return its answer, or what it says it needs."""
+        try:
+            return self._call(operation, function, *args), None
+        except TargetRaised as raised:
+            if isinstance(raised.error, ContractError):
+                return None, raised.error.need
+            raise
+
+    def _hold(self, promise: Callable[..., Iterator[str]], *args: Any) -> None:
+        """Hold an answer to a contract."""
+        self._found += [Violation(promise.__name__, fact) for fact in promise(*args)]
+
+    def _compare(self, what: str, found: object, expected: object) -> None:
+        """Hold an answer to the oracle's."""
+        if found != expected:
+            facts = contracts.agrees_with_oracle(what, *_difference(found, expected))
+            self._disagreements += [Violation("agrees_with_oracle", fact) for fact in facts]
+
+    def _make_finding(
+        self, violations: Sequence[Violation], before: Any, raised: TargetRaised | None
+    ) -> Finding:
+        return Finding(
+            violations=tuple(violations),
+            step_idx=len(self.ops) - 1,
+            program=self.program(),
+            before=self._draw(before),
+            after=self._draw(self.view),
+            error=_print_error(raised) if raised is not None else None,
+        )
+
+    def _draw(self, view: Any) -> str:
+        return draw.draw(view) if view is not None else "(the target shows no view)"
+
+
+def make_runner(
+    level: str,
+    make_target: MakeTarget,
+    config: Mapping[str, Any],
+    judges: Collection[str] = invariants.JUDGES,
+    origin: Mapping[str, Any] | None = None,
+) -> Runner:
+    """Return the runner of a level."""
+    from minisgl_conformance.cache_runner import CacheRunner
+    from minisgl_conformance.engine_runner import EngineRunner
+
+    runners: dict[str, type[Runner]] = {targets.CACHE: CacheRunner, targets.ENGINE: EngineRunner}
+    if level not in runners:
+        raise ContractError("make_runner", f"a level of {tuple(runners)}", {"level": repr(level)})
+    return runners[level](make_target, config, judges, origin)
+
+
+def run_program(
+    make_target: MakeTarget, program: Program, judges: Collection[str] = invariants.JUDGES
+) -> Result:
+    """Run a whole program, up to its first finding."""
+    runner = make_runner(program.level, make_target, program.config, judges, program.origin)
+    for op in program.ops:
+        if runner.apply(op) is not None:
+            return runner.result()
+    runner.finish()
+    return runner.result()
+
+
+def _difference(found: object, expected: object) -> tuple[object, object]:
+    """Narrow two unequal values down to where they differ, as far as that can be read."""
+    fields = getattr(type(found), "__dataclass_fields__", None)
+    if fields is not None and type(found) is type(expected):
+        for name in fields:
+            one, other = getattr(found, name), getattr(expected, name)
+            if one != other:
+                inner = _difference(one, other)
+                return f"{name}: {inner[0]}", inner[1]
+    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
+        for idx, (one, other) in enumerate(zip(found, expected, strict=False)):
+            if one != other:
+                inner = _difference(one, other)
+                return f"[{idx}] {inner[0]}", inner[1]
+        shared = min(len(found), len(expected))
+        return f"[{shared}:] {list(found[shared:])}", list(expected[shared:])
+    return found, expected
+
+
+def _print_error(raised: TargetRaised) -> str:
+    """Return the exception and the last frames that led to it."""
+    return "".join(traceback.format_exception(raised.error, limit=-4)).rstrip()
