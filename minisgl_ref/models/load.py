@@ -20,6 +20,7 @@ from minisgl_ref.models.config import DTYPES, check_declared, decoder_config, re
 from minisgl_ref.models.gguf import converted_folder, is_gguf
 from minisgl_ref.models.transformer import Decoder
 from minisgl_ref.tokenizer import Tokenizer
+from minisgl_spec.errors import BackendUnavailable
 
 GENERATION_FILE = "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
@@ -48,6 +49,7 @@ def load(
     """
     ops = backends.get(backend)
     chosen = check_dtype(dtype)
+    place = check_device(device)
     source = Path(path)
     if not source.exists():
         refuse("a model folder or a GGUF file", {"path": source}, "No such path; nothing is downloaded.")
@@ -63,7 +65,7 @@ def load(
     checkpoint = Checkpoint(folder)
     shapes = checkpoint.shapes()
     check_tensors(decoder, shapes, str(folder))
-    weights = assemble(decoder, shapes, checkpoint.read, torch.device(device), str(folder))
+    weights = assemble(decoder, shapes, checkpoint.read, place, str(folder))
     return Decoder(decoder, weights, ops), tokenizer
 
 
@@ -76,6 +78,20 @@ def check_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     if dtype is not None and chosen not in DTYPES:
         refuse(f"dtype in {sorted(DTYPE_NAMES)}", {"dtype": dtype})
     return chosen
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """A torch device from itself or its name.
+
+    Raises: ContractError if there is no such kind; BackendUnavailable if this machine has none.
+    """
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        refuse("the name of a torch device", {"device": device, "error": str(error).splitlines()[0]})
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailable("cuda", "torch sees no CUDA device")
+    return place
 
 
 def _transformers_config(settings: dict[str, Any], folder: Path) -> Any:

@@ -188,7 +188,11 @@ ADMISSION_COUNTS_TOKENS = Fault(
         chosen, admitted = self.prefill.schedule(reserved)
 """,
             """\
-        reserved = sum(req.remain_len for req in self.admitted.values() if req.phase != RETIRED)
+        reserved = sum(
+            req.remain_len + (page_size - 1) * (req.phase == DECODE)
+            for req in self.admitted.values()
+            if req.phase != RETIRED
+        )
         chosen, admitted = self.prefill.schedule(reserved)
 """,
         ),
@@ -198,7 +202,7 @@ ADMISSION_COUNTS_TOKENS = Fault(
                 reserved_pages += req.pages_needed(self._cache.page_size)
 """,
             """\
-                reserved_pages += req.max_device_len - req.cached_len
+                reserved_pages += req.max_device_len - 1 - req.cached_len
 """,
         ),
         Edit(
@@ -211,7 +215,7 @@ ADMISSION_COUNTS_TOKENS = Fault(
         if need > self._cache.available_pages:
 """,
             """\
-        need = reserved_pages + req.max_device_len - handle.prefix_len
+        need = reserved_pages + req.max_device_len - 1 - handle.prefix_len
         if need > self._cache.available_size:
             return self._refuse(req, NO_ROOM, need, self._cache.available_pages)
         self._cache.lock(handle)

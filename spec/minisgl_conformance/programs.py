@@ -34,6 +34,9 @@ EOS_TOKEN = 4
 FRESH, REPEATED, EXTENDED, BRANCHED, CUT, CONTINUED = range(6)
 """How a prompt is made: new, an earlier one, one and more, one up to somewhere and more, its beginning, its outputs."""
 
+NAIVE_SHARE = 10
+"""One program in so many runs without a cache."""
+
 NUM_OPTIONS = 16
 
 PROMPTS = st.tuples(
@@ -51,11 +54,12 @@ PROGRESS = st.lists(st.integers(0, 5), max_size=8)
 def cache_configs(fixed: Mapping[str, Any]) -> st.SearchStrategy[Json]:
     """Return a strategy of configurations of a cache; what is fixed stays as it is."""
 
-    def build(page_size: int, num_pages: int, cache: str) -> Json:
+    def build(page_size: int, num_pages: int, caching: int) -> Json:
+        cache = "naive" if caching == NAIVE_SHARE - 1 else "radix"
         return {"page_size": page_size, "num_pages": num_pages, "cache": cache, **fixed}
 
     return st.builds(
-        build, st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.sampled_from(("radix",) * 11 + ("naive",))
+        build, st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.integers(0, NAIVE_SHARE - 1)
     )
 
 
@@ -65,20 +69,29 @@ def engine_configs(fixed: Mapping[str, Any], streams: Sequence[str]) -> st.Searc
     model = fixed.get("model", "digest")
     vocab_size = fixed.get("vocab_size", VOCAB_SIZES.get(model, 6))
 
-    def build(page_size: int, num_pages: int, max_seq_len: int, budget: int, switches: int, compare: str) -> Json:
-        has_eos = switches & 1 and vocab_size > EOS_TOKEN
+    def build(
+        page_size: int,
+        num_pages: int,
+        num_rows: int,
+        max_seq_len: int,
+        budget: int,
+        caching: int,
+        switches: tuple[bool, bool, int],
+        compare: str,
+    ) -> Json:
+        has_eos, overlap, stream = switches
         config = {
             "page_size": page_size,
             "num_pages": num_pages,
-            "num_rows": 1 + (switches >> 1) % 4,
+            "num_rows": num_rows,
             "max_seq_len": max_seq_len,
             "token_budget": budget,
-            "cache": "naive" if switches >> 2 in (9, 22, 47) else "radix",
-            "overlap": bool(switches >> 6 & 1),
+            "cache": "naive" if caching == NAIVE_SHARE - 1 else "radix",
+            "overlap": overlap,
             "vocab_size": vocab_size,
-            "eos_ids": [EOS_TOKEN] if has_eos else [],
+            "eos_ids": [EOS_TOKEN] if has_eos and vocab_size > EOS_TOKEN else [],
             "model": model,
-            "streams": streams[(switches >> 7) % len(streams)],
+            "streams": streams[stream % len(streams)],
             **fixed,
         }
         return {**config, COMPARE: compare} if compare else config
@@ -87,9 +100,11 @@ def engine_configs(fixed: Mapping[str, Any], streams: Sequence[str]) -> st.Searc
         build,
         st.sampled_from(PAGE_SIZES),
         st.integers(3, 12),
+        st.integers(1, 4),
         st.sampled_from(MAX_SEQ_LENS),
         st.sampled_from(TOKEN_BUDGETS),
-        st.integers(0, 255),
+        st.integers(0, NAIVE_SHARE - 1),
+        st.tuples(st.booleans(), st.booleans(), st.integers(0, 1)),
         st.sampled_from(free),
     )
 

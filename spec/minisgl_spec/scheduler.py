@@ -419,7 +419,7 @@ class Scheduler:
         return hash(self._state())
 
     def _state(self) -> tuple[object, ...]:
-        submissions = tuple(request.submission for request in self._live())
+        submissions = tuple((request.submission, request.admitted_len) for request in self._live())
         retired = tuple(self.retired)
         tick = (self.cache.tree.tick, self.cache.tree.num_created, self.num_launched)
         return (self.config, self.view(), submissions, retired, tuple(self.replies), tick)

@@ -5,6 +5,8 @@ Guide: tests/README.md
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,9 +18,8 @@ MEASURES = {"num_layers": 2, "num_pages": 3, "page_size": 4, "num_kv_heads": 2, 
 
 
 def pool_of(**changes: int) -> MHAKVCache:
-    return MHAKVCache(
-        **{**MEASURES, **changes}, dtype=torch.float32, ops=backends.get("torch"), fill=float("nan")
-    )
+    measures: dict[str, Any] = {**MEASURES, **changes}
+    return MHAKVCache(**measures, dtype=torch.float32, ops=backends.get("torch"), fill=float("nan"))
 
 
 def test_the_pool_has_one_page_more_than_it_counts() -> None:

@@ -111,7 +111,7 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda model: (model / name).unlink()
 
 
-def write(name: str, text: str) -> Callable[[Path], None]:
+def write(name: str, text: str) -> Callable[[Path], object]:
     return lambda model: (model / name).write_text(text)
 
 
@@ -150,7 +150,7 @@ def index(weight_map: object) -> Callable[[Path], None]:
 
 NORM = "model.norm.weight"
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (remove("config.json"), "missing=config.json"),
     "config is no JSON": (write("config.json", "{"), "config.json, error=Expecting property name"),
     "config is a list": (write("config.json", "[]"), "found=list"),
@@ -197,7 +197,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize(("damage", "shown"), DAMAGE.values(), ids=list(DAMAGE))
 def test_a_damaged_folder_says_what_is_wrong_with_it(
-    damage: Callable[[Path], None], shown: str, folder: Path
+    damage: Callable[[Path], object], shown: str, folder: Path
 ) -> None:
     """The refusal shows the path and what is wrong there. (issue: corrupt model folder)"""
     damage(folder)
@@ -252,6 +252,18 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
 def test_a_dtype_we_do_not_compute_in_is_refused(dtype: torch.dtype | str, folder: Path) -> None:
     """Only float32, bfloat16 and float16 are computed in."""
     assert f"dtype={dtype}" in str(refusal(folder, dtype=dtype))
+
+
+def test_an_unknown_device_is_refused(folder: Path) -> None:
+    """A device is named as torch names it."""
+    assert "device=abacus" in str(refusal(folder, device="abacus"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_this_machine_lacks_is_unavailable(folder: Path) -> None:
+    """No model falls back to another device in silence."""
+    with pytest.raises(BackendUnavailable, match="torch sees no CUDA device"):
+        load(folder, device="cuda")
 
 
 def test_an_unknown_backend_is_refused(folder: Path) -> None:

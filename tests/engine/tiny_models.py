@@ -108,7 +108,8 @@ def judge(case: str, seed: int = 0) -> Any:
     model_type, settings = CASES[case]
     config = AutoConfig.for_model(model_type, **{**COMMON, **settings})
     with torch.random.fork_rng(devices=[]):
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        maker: Any = AutoModelForCausalLM
+        model = maker.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for _, weight in sorted(model.named_parameters()):

@@ -39,9 +39,6 @@ class Call:
     scale: float
     sliding_window: int | None = None
 
-    def arguments(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
-
 
 @dataclass(frozen=True)
 class Case:
@@ -158,9 +155,9 @@ def attention_of_torch(call: Call, index: int) -> Tensor:
 def test_the_reference_is_torchs_attention_over_the_gathered_keys(case: Case) -> None:
     """In float64 both err by the bound at most, each. (paged_attention/reference.py)"""
     call = random_call(replace(case, dtype=torch.float64))
-    bound = reference.error_bound(*call.arguments(), unit_roundoff(torch.float64))
+    bound = reference.error_bound(**vars(call), u=unit_roundoff(torch.float64))
 
-    out = reference.paged_attention(*call.arguments())
+    out = reference.paged_attention(**vars(call))
 
     expected = [attention_of_torch(call, index) for index in range(len(case.lens))]
     assert ((out - torch.cat([out[:0], *expected])).abs() <= 2 * bound).all()
@@ -174,10 +171,10 @@ def test_the_reference_is_torchs_attention_over_the_gathered_keys(case: Case) ->
 def test_backends_stay_within_the_bound_and_read_no_poison(ops: Ops, case: Case) -> None:
     """Each element is within the derived bound, so none is NaN. (paged_attention/reference.py)"""
     call = random_call(case)
-    exact = reference.paged_attention(*call.arguments())
-    bound = reference.error_bound(*call.arguments(), U)
+    exact = reference.paged_attention(**vars(call))
+    bound = reference.error_bound(**vars(call), u=U)
 
-    out = ops.paged_attention(*call.arguments())
+    out = ops.paged_attention(**vars(call))
 
     assert (out.shape, out.dtype) == (call.q.shape, call.q.dtype)
     assert ((out.double() - exact.double()).abs() <= bound).all()
@@ -191,9 +188,9 @@ def test_a_request_alone_has_the_bits_it_has_in_a_batch(ops: Ops, case: Case, in
     call, index = random_call(case), index % len(case.lens)
     start, end = call.q_starts[index : index + 2].tolist()
 
-    alone = ops.paged_attention(*only_request(call, index).arguments())
+    alone = ops.paged_attention(**vars(only_request(call, index)))
 
-    assert torch.equal(alone, ops.paged_attention(*call.arguments())[start:end])
+    assert torch.equal(alone, ops.paged_attention(**vars(call))[start:end])
 
 
 @given(case=cases(max_requests=1, max_kv_len=300).filter(lambda case: case.lens), chunk=st.integers(1, 40))
@@ -209,9 +206,9 @@ def test_chunks_have_the_bits_of_the_whole(ops: Ops, case: Case, chunk: int) -> 
         for start in range(0, num_queries, chunk)
     ]
 
-    outs = [ops.paged_attention(*part.arguments()) for part in chunks]
+    outs = [ops.paged_attention(**vars(part)) for part in chunks]
 
-    assert torch.equal(torch.cat([call.q[:0], *outs]), ops.paged_attention(*call.arguments()))
+    assert torch.equal(torch.cat([call.q[:0], *outs]), ops.paged_attention(**vars(call)))
 
 
 @given(case=cases(), seed=st.integers(0, 2**32))
@@ -220,9 +217,9 @@ def test_page_numbers_change_no_bit(ops: Ops, case: Case, seed: int) -> None:
     """The same keys on other pages give the same bits. (spec/08-numerics.md)"""
     call = random_call(case)
 
-    moved = ops.paged_attention(*on_other_pages(call, seed).arguments())
+    moved = ops.paged_attention(**vars(on_other_pages(call, seed)))
 
-    assert torch.equal(moved, ops.paged_attention(*call.arguments()))
+    assert torch.equal(moved, ops.paged_attention(**vars(call)))
 
 
 def test_strided_queries_give_the_same_bits(ops: Ops) -> None:
@@ -230,16 +227,16 @@ def test_strided_queries_give_the_same_bits(ops: Ops) -> None:
     call = random_call(Case(((20, 9), (7, 1)), num_kv_heads=2, group=2))
     wide = torch.cat([call.q, torch.full_like(call.q, float("nan"))], dim=1)
 
-    out = ops.paged_attention(*replace(call, q=wide[:, :4]).arguments())
+    out = ops.paged_attention(**vars(replace(call, q=wide[:, :4])))
 
-    assert torch.equal(out, ops.paged_attention(*call.arguments()))
+    assert torch.equal(out, ops.paged_attention(**vars(call)))
 
 
 def test_one_visible_key_returns_its_value(ops: Ops) -> None:
     """The first token of a request attends to itself alone: out = v."""
     call = random_call(ONE_TOKEN)
 
-    out = ops.paged_attention(*call.arguments())
+    out = ops.paged_attention(**vars(call))
 
     assert torch.equal(out[0, 0], call.v_cache[call.page_table[call.rows[0], 0], 0])
 

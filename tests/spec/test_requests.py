@@ -178,7 +178,7 @@ def test_eos_in_a_prompt_means_nothing() -> None:
 def test_a_configuration_needs_something_of_everything(option: str, value: int) -> None:
     """A pool without pages serves nobody. (04-requests.md#state)"""
     with pytest.raises(ContractError, match=f"Config: need {option} >= 1; got {option}={value}"):
-        Config(**{option: value})
+        Config.from_json({option: value})
 
 
 def test_a_sequence_has_room_for_a_prompt_and_a_token() -> None:

@@ -72,7 +72,7 @@ def test_a_line_is_canonical() -> None:
 
 def test_a_hash_depends_on_events_and_their_order() -> None:
     """Two runs agree when their hashes do. (spec/README.md)"""
-    events = [{"event": "match", "handle": 0}, {"event": "evict", "slots": []}]
+    events: list[dict[str, object]] = [{"event": "match", "handle": 0}, {"event": "evict", "slots": []}]
 
     assert hash_events(events) == hash_events([dict(event) for event in events])
     assert hash_events(events) != hash_events(events[::-1])

@@ -32,7 +32,11 @@ from minisgl_spec.units import div_ceil, pages_to_slots, slots_to_pages
 
 RULE = "----"
 OLD_ANSWER = re.compile(rf"^{RULE}\n(?:.+\n)*\n?", re.MULTILINE)
-TEXT = {"cache": str, "overlap": lambda text: bool(int(text)), "eos_ids": lambda text: (int(text),)}
+TEXT: dict[str, Callable[[str], object]] = {
+    "cache": str,
+    "overlap": lambda text: bool(int(text)),
+    "eos_ids": lambda text: (int(text),),
+}
 """Options that are no plain number, and how each is read."""
 
 
