@@ -22,7 +22,7 @@ range_of(s) == {s[i] : i \in 1..Len(s)}
 min(a, b) == IF a < b THEN a ELSE b
 max(a, b) == IF a > b THEN a ELSE b
 div_ceil(length, size) == (length + size - 1) \div size
-align_down(length, size) == length - length % size
+align_down(length, size) == length - (length % size)
 align_up(length, size) == div_ceil(length, size) * size
 
 RECURSIVE flatten(_)

@@ -5,7 +5,7 @@ evictable. It has the same interface and the same refusals as the radix cache: c
 what is computed, never a token.
 
 This file never keeps a page.
-Chapter: spec/02-radix-tree.md
+Chapter: spec/03-locks-and-eviction.md#the-naive-cache
 """
 
 from __future__ import annotations

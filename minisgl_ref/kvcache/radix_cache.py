@@ -120,7 +120,7 @@ class RadixCache(PrefixCache):
         Mutates: handle.is_locked, ref_count on the path and the root, the two sizes.
         Keeps:   ref_count_counts_handles, sizes_match_locks.
         Raises:  ContractError if the handle is not locked, or not ours.
-        Spec:    03-locks-and-eviction.md#lock
+        Spec:    03-locks-and-eviction.md#unlock
         """
         if not handle.is_locked or handle.cache is not self:
             self._refuse_unlock(handle)
@@ -175,7 +175,7 @@ class RadixCache(PrefixCache):
 
         Mutates: the whole tree; the count of ticks goes on.
         Raises:  ContractError while a handle is locked.
-        Spec:    03-locks-and-eviction.md
+        Spec:    03-locks-and-eviction.md#reset
         """
         self._check_reset()
         nodes = self._nodes()

@@ -92,7 +92,7 @@ class CacheManager:
         Mutates: handle.is_locked, ref_counts and sizes of the prefix cache.
         Keeps:   sizes_match_locks.
         Raises:  ContractError as `PrefixCache.unlock`.
-        Spec:    03-locks-and-eviction.md#lock
+        Spec:    03-locks-and-eviction.md#unlock
         """
         self.prefix_cache.unlock(handle)
         if self.level:
@@ -120,7 +120,7 @@ class CacheManager:
         Mutates: free_pages, last_evicted; removes leaves of the prefix cache if pages are missing.
         Keeps:   pages_partitioned, evict_frees_enough.
         Raises:  ContractError if num_pages is negative or above available_pages.
-        Spec:    03-locks-and-eviction.md
+        Spec:    03-locks-and-eviction.md#who-frees-the-page
         """
         if not 0 <= num_pages <= self.available_pages:
             self._refuse_allocate(num_pages)
@@ -142,7 +142,7 @@ class CacheManager:
         Mutates: free_pages, or the pages `batched_frees` has collected.
         Keeps:   pages_partitioned, released_once.
         Raises:  InvariantError at LOCAL and FULL if a page is not private.
-        Spec:    06-decode-and-release.md
+        Spec:    06-decode-and-release.md#release
         """
         if self.level:
             self._check_give_back(pages)
@@ -179,7 +179,7 @@ class CacheManager:
         Mutates: the prefix cache, free_pages.
         Keeps:   pages_partitioned.
         Raises:  ContractError while a handle is locked.
-        Spec:    03-locks-and-eviction.md
+        Spec:    03-locks-and-eviction.md#reset
         """
         forgotten = self.prefix_cache.reset()
         self.free_pages = deque(sorted([*self.free_pages, *forgotten]))

@@ -63,7 +63,7 @@ class TableManager:
         Mutates: free_rows.
         Keeps:   rows_partitioned.
         Raises:  ContractError if no row is free.
-        Spec:    01-pages-and-slots.md
+        Spec:    01-pages-and-slots.md#rows
         """
         if not self.free_rows:
             raise ContractError("allocate row", "a free row", {"free_rows": 0, "num_rows": self.num_rows})
@@ -75,7 +75,7 @@ class TableManager:
         Mutates: free_rows.
         Keeps:   rows_partitioned, released_once.
         Raises:  InvariantError at LOCAL and FULL if the row is free already, or is no row.
-        Spec:    06-decode-and-release.md
+        Spec:    06-decode-and-release.md#release
         """
         if self.level and (row in self.free_rows or not 0 <= row < self.num_rows):
             raise broken("released_once", row=row, free_rows=self.free_rows, num_rows=self.num_rows)
@@ -90,7 +90,7 @@ class TableManager:
 
         Mutates: page_table[row, first_page_idx * page_size : (first_page_idx + n) * page_size].
         Raises:  ContractError if they do not fit into the row.
-        Spec:    01-pages-and-slots.md
+        Spec:    01-pages-and-slots.md#rows
         """
         start = first_page_idx * self.page_size
         end = start + len(pages) * self.page_size
@@ -109,7 +109,7 @@ class TableManager:
 
         Mutates: token_pool[row, start : start + n] for the n tokens of the key.
         Raises:  ContractError if they do not fit into the row.
-        Spec:    01-pages-and-slots.md
+        Spec:    01-pages-and-slots.md#rows
         """
         end = start + len(key) // TOKEN_BYTES
         if not 0 <= start <= end <= self.row_width:

@@ -50,9 +50,18 @@ def describe_op(op: Json) -> str:
 
 
 def _program_lines(finding: Finding) -> list[str]:
-    ops = finding.program.ops[: finding.step_idx + 1]
-    last = len(ops) - 1
-    return [_cut(f"{'>' if idx == last else ' '} {idx:>3} {describe_op(op)}") for idx, op in enumerate(ops)]
+    """One line per step, the guilty one marked; a run of equal steps before it is one line."""
+    ops = [describe_op(op) for op in finding.program.ops[: finding.step_idx + 1]]
+    lines: list[str] = []
+    start = 0
+    while start < len(ops) - 1:
+        end = start + 1
+        while end < len(ops) - 1 and ops[end] == ops[start]:
+            end += 1
+        times = f" ({end - start} times)" if end - start > 1 else ""
+        lines.append(_cut(f"  {start:>3} {ops[start]}{times}"))
+        start = end
+    return [*lines, *(_cut(f"> {start:>3} {op}") for op in ops[-1:])]
 
 
 def _config_text(config: Json) -> str:

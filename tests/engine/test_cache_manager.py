@@ -103,7 +103,7 @@ def test_only_the_shortfall_is_evicted():
 
 
 def test_an_allocation_from_the_free_list_evicts_nothing():
-    """last_evicted tells of the latest allocation only. (03-locks-and-eviction.md)"""
+    """last_evicted tells of the latest allocation only. (03-locks-and-eviction.md#who-frees-the-page)"""
     manager = manager_of(2)
     cached(manager, 1, 2)
     manager.give_back(manager.allocate(2))
@@ -350,7 +350,7 @@ def test_a_full_check_of_a_right_view_says_nothing():
 
 
 def test_a_reset_frees_every_page_in_order_of_number():
-    """After a reset the pool is as it was at first. (03-locks-and-eviction.md)"""
+    """After a reset the pool is as it was at first. (03-locks-and-eviction.md#reset)"""
     manager = manager_of(4)
     cached(manager, 1, 2, 3, 4)
     cached(manager, 5, 6)
@@ -361,7 +361,7 @@ def test_a_reset_frees_every_page_in_order_of_number():
 
 
 def test_a_reset_while_a_handle_is_locked_is_refused():
-    """A running request reads what a reset would free. (03-locks-and-eviction.md)"""
+    """A running request reads what a reset would free. (03-locks-and-eviction.md#reset)"""
     manager = manager_of(4)
     manager.lock(cached(manager, 1, 2))
 
@@ -369,7 +369,7 @@ def test_a_reset_while_a_handle_is_locked_is_refused():
 
 
 def test_without_caching_every_page_stays_private():
-    """The naive cache takes no page: the request gives back all of them. (02-radix-tree.md)"""
+    """The request gives back all of them. (03-locks-and-eviction.md#the-naive-cache)"""
     manager = CacheManager(NaiveCache(2), 2, CheckLevel.FULL)
     pages = manager.allocate(2)
     result = manager.insert(key_of(1, 2, 3, 4), pages)

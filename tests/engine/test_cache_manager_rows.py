@@ -36,14 +36,14 @@ def test_a_row_is_a_whole_number_of_pages_wide():
 
 
 def test_what_was_never_written_names_the_dummy_slot():
-    """The dummy row and every unwritten position lead to the dummy page. (01-pages-and-slots.md)"""
+    """The dummy row and every unwritten position lead to the dummy page. (01-pages-and-slots.md#rows)"""
     table = table_of()
 
     assert (table.dummy_row, table.dummy_slot, table.page_table.unique().tolist()) == (2, 16, [16])
 
 
 def test_rows_are_handed_out_last_in_first_out():
-    """A row is reused as soon as it can be. (01-pages-and-slots.md)"""
+    """A row is reused as soon as it can be. (01-pages-and-slots.md#rows)"""
     table = table_of(3)
     first, second = table.allocate(), table.allocate()
 
@@ -53,7 +53,7 @@ def test_rows_are_handed_out_last_in_first_out():
 
 
 def test_without_a_free_row_an_allocation_is_refused():
-    """The dummy row is never handed out. (01-pages-and-slots.md)"""
+    """The dummy row is never handed out. (01-pages-and-slots.md#rows)"""
     table = table_of(1)
     table.allocate()
 
@@ -97,7 +97,7 @@ def test_with_checks_off_a_row_given_back_twice_goes_unnoticed():
 
 
 def test_pages_are_written_as_slots():
-    """Page p is slots p * page_size and on; nothing else changes. (01-pages-and-slots.md)"""
+    """Page p is slots p * page_size and on; nothing else changes. (01-pages-and-slots.md#rows)"""
     table = table_of()
 
     table.write_row_pages(1, 1, [7, 0])
@@ -106,7 +106,7 @@ def test_pages_are_written_as_slots():
 
 
 def test_tokens_are_written_where_they_stand():
-    """token_pool[row, position] is the token at that position. (01-pages-and-slots.md)"""
+    """token_pool[row, position] is the token at that position. (01-pages-and-slots.md#rows)"""
     table = table_of()
 
     table.write_tokens(0, 2, key_of(5, -1, 9))
@@ -115,7 +115,7 @@ def test_tokens_are_written_where_they_stand():
 
 
 def test_writing_nothing_changes_nothing():
-    """An empty list of pages and an empty key are no mistake. (01-pages-and-slots.md)"""
+    """An empty list of pages and an empty key are no mistake. (01-pages-and-slots.md#rows)"""
     table = table_of()
 
     table.write_row_pages(0, 3, [])
@@ -141,7 +141,7 @@ def test_a_write_past_the_row_is_refused():
 
 
 def test_a_page_outside_the_pool_is_not_written():
-    """A wrong page number never becomes another page's slot. (01-pages-and-slots.md)"""
+    """A wrong page number never becomes another page's slot. (01-pages-and-slots.md#rows)"""
     table = table_of()
 
     with pytest.raises(IndexError):
@@ -152,7 +152,7 @@ def test_a_page_outside_the_pool_is_not_written():
 
 @pytest.mark.gpu
 def test_rows_of_a_gpu_are_written_alike():
-    """The same values by torch operations on the device. (01-pages-and-slots.md)"""
+    """The same values by torch operations on the device. (01-pages-and-slots.md#rows)"""
     table = TableManager(2, 5, 2, 8, device="cuda")
 
     table.write_row_pages(1, 1, [7, 0])

@@ -293,7 +293,7 @@ def test_an_insertion_without_a_page_for_every_page_of_the_key_is_refused(make: 
 
 @pytest.mark.parametrize("make", [RadixCache, NaiveCache])
 def test_a_reset_while_a_handle_is_locked_is_refused(make: Callable[[int], PrefixCache]):
-    """A running request reads what a reset would forget; root handles count. (03-locks-and-eviction.md)"""
+    """A request reads what a reset would forget; root handles count. (03-locks-and-eviction.md#reset)"""
     tree = make(2)
     locked(tree, 1, 2)
 
@@ -304,7 +304,7 @@ def test_a_reset_while_a_handle_is_locked_is_refused(make: Callable[[int], Prefi
 
 
 def test_a_reset_forgets_everything_and_returns_every_page():
-    """After a reset nothing is cached and nothing evictable. (03-locks-and-eviction.md)"""
+    """After a reset nothing is cached and nothing evictable. (03-locks-and-eviction.md#reset)"""
     tree = tree_with(((1, 2, 3, 4), [4, 1]), ((1, 2, 5, 6), [9, 3]), ((7, 8), [2]))
 
     pages = tree.reset()
@@ -322,7 +322,7 @@ def test_page_size_is_positive():
 
 
 def test_the_naive_cache_caches_nothing_and_counts_locks():
-    """Everything stays with the caller; the root counts its handles. (02-radix-tree.md)"""
+    """The root counts its handles. (03-locks-and-eviction.md#the-naive-cache)"""
     cache = NaiveCache(2)
     result = cache.insert_prefix(key_of(1, 2, 3, 4), [0, 1])
     handle = locked(cache, 1, 2, 3, 4)

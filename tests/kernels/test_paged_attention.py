@@ -284,6 +284,6 @@ def test_what_does_not_fit_is_refused_with_its_numbers(
     call = replace(call, rows=rows, page_table=call.page_table[numbers])
 
     with pytest.raises(ContractError) as refusal:
-        ops.paged_attention(*replace(call, **change).arguments())
+        ops.paged_attention(**vars(replace(call, **change)))
 
     assert message in str(refusal.value)

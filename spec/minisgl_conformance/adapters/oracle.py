@@ -33,7 +33,7 @@ class OracleCache:
 
     def make_tree(self, config: Json) -> RadixTree:
         """Build the tree that a configuration asks for."""
-        return TREES[config["cache"]](config["page_size"])
+        return TREES[config.get("cache", "radix")](config["page_size"])
 
     def match_prefix(self, ids: Sequence[int]) -> tuple[Handle, int, Sequence[int]]:
         """See `RadixTree.match_prefix`."""

@@ -26,10 +26,12 @@ class OurCache:
     capabilities = frozenset((VIEW, RESET, REFUSALS, EXACT))
 
     def __init__(self, config: Json) -> None:
-        from minisgl_ref.kvcache import create_prefix_cache
+        from minisgl_ref.kvcache.naive_cache import NaiveCache
+        from minisgl_ref.kvcache.radix_cache import RadixCache
 
         self.page_size: int = config["page_size"]
-        self.cache: Any = create_prefix_cache(config["cache"], self.page_size)
+        caches = {"radix": RadixCache, "naive": NaiveCache}
+        self.cache: Any = caches[config.get("cache", "radix")](self.page_size)
 
     def match_prefix(self, ids: Sequence[int]) -> tuple[Any, int, Sequence[int]]:
         """Match the bytes of `ids`."""

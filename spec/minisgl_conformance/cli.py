@@ -1,0 +1,317 @@
+"""The command `minisgl-ref`: fuzz, replay, generate, bench and targets.
+
+Exit codes: 0 nothing found, 1 a finding, 2 a usage error, a file that is no program, or an engine
+that is not installed. What needs torch imports it when it runs, so that `--help` does not.
+
+Nothing here decides or judges.
+Chapter: spec/README.md
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from minisgl_conformance import files, targets
+from minisgl_conformance.adapters import oracle, ours
+from minisgl_conformance.fuzz import Summary, fuzz as run_fuzz
+from minisgl_conformance.report import report
+from minisgl_conformance.runner import Result, run_program
+from minisgl_conformance.targets import MakeTarget
+from minisgl_spec.errors import BackendUnavailable, ContractError
+from minisgl_spec.trace import PACKAGE_VERSION
+
+FINDING, USAGE = 1, 2
+"""Exit codes."""
+
+INSTALL = "pip install 'minisgl-ref[engine]'"
+ENGINE_MODULES = {"torch", "transformers", "accelerate", "gguf", "cffi", "numpy", "safetensors", "triton"}
+DEFAULT_EXAMPLES = 300
+
+app = typer.Typer(
+    name="minisgl-ref",
+    help="An executable definition of prefix caching, and the fuzzer that holds engines to it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class TargetName(StrEnum):
+    """Whom to run."""
+
+    OURS = "ours"
+    ORACLE = "oracle"
+
+
+class LevelName(StrEnum):
+    """Which operations to run."""
+
+    CACHE = "cache"
+    ENGINE = "engine"
+    ALL = "all"
+
+
+class ModelName(StrEnum):
+    """What computes the tokens."""
+
+    DIGEST = "digest"
+    TINY_LLAMA = "tiny-llama"
+
+
+TARGETS: dict[tuple[str, str], MakeTarget] = {
+    ("oracle", targets.CACHE): oracle.OracleCache,
+    ("oracle", targets.ENGINE): oracle.OracleEngine,
+    ("ours", targets.CACHE): ours.OurCache,
+    ("ours", targets.ENGINE): ours.make_engine,
+}
+
+
+def main() -> None:
+    """Run the command."""
+    app()
+
+
+@app.command()
+def fuzz(
+    target: Annotated[TargetName, typer.Option(help="Whom to run.")] = TargetName.OURS,
+    level: Annotated[LevelName, typer.Option(help="Which operations to run.")] = LevelName.ALL,
+    examples: Annotated[int | None, typer.Option(min=1, help="Run so many programs per level.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.0, help="Run so long, all levels together.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Draw these programs; else a new seed is drawn.")] = None,
+    model: Annotated[ModelName, typer.Option(help="What computes the tokens.")] = ModelName.DIGEST,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    record: Annotated[Path | None, typer.Option(help="Write every program and its log to this folder.")] = None,
+    out: Annotated[Path, typer.Option(help="Write findings to this folder.")] = Path("findings"),
+) -> None:
+    """Run random programs against a target, judged after every step; exit 1 on a finding."""
+    if minutes is not None and minutes <= 0:
+        raise typer.BadParameter(f"need more than 0; got {minutes}", param_hint="--minutes")
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    levels = targets.LEVELS if level is LevelName.ALL else (level.value,)
+    if examples is None and minutes is None:
+        examples = DEFAULT_EXAMPLES
+    console = Console(stderr=True) if as_json else Console()
+    console.print(f"target {target.value}, seed {seed}", highlight=False)
+    summaries = []
+    with _explained():
+        for name in levels:
+            seconds = None if minutes is None else minutes * 60 / len(levels)
+            fixed = {"model": model.value} if name == targets.ENGINE else {}
+            with _watched(console, name, examples, record) as watch:
+                summary = run_fuzz(
+                    TARGETS[target.value, name],
+                    name,
+                    seed=seed,
+                    examples=examples,
+                    seconds=seconds,
+                    config=fixed,
+                    watch=watch,
+                )
+            summaries.append(summary)
+            _tell(console, summary, as_json)
+            _write_findings(console, summary, out)
+            if summary.findings or summary.interrupted:
+                break
+    if as_json:
+        print(json.dumps({"target": target.value, "levels": [s.to_json() for s in summaries]}, indent=2))
+    if any(summary.findings for summary in summaries):
+        raise typer.Exit(FINDING)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A program, as JSON lines.")],
+    target: Annotated[TargetName, typer.Option(help="Whom to run.")] = TargetName.OURS,
+    record: Annotated[Path | None, typer.Option(help="Write the log to this file.")] = None,
+) -> None:
+    """Run a program file; print the report of its finding, exit 1, or "no finding"."""
+    with _explained():
+        program = files.read_program(file)
+        result = run_program(TARGETS[target.value, program.level], program)
+        if record is not None:
+            files.write_log(record, result.log)
+    if result.finding is not None:
+        print(report(result.finding))
+        raise typer.Exit(FINDING)
+    print(f"no finding in {result.num_operations} operations")
+
+
+@app.command()
+def generate(
+    model_path: Annotated[Path, typer.Argument(help="A folder of a model, or a GGUF file.")],
+    prompts: Annotated[list[str], typer.Argument(help="Texts to continue.")],
+    max_tokens: Annotated[int, typer.Option(help="The most tokens per prompt.")] = 32,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Tokens kept; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Probability kept.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    page_size: Annotated[int, typer.Option(help="Slots per page.")] = 16,
+    num_pages: Annotated[int, typer.Option(help="Pages of the KV pool.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
+) -> None:
+    """Generate text with our engine and a real model."""
+    with _explained():
+        from minisgl_ref import LLM, EngineConfig, SamplingParams
+
+        llm = LLM(str(model_path), EngineConfig(page_size=page_size, num_pages=num_pages))
+        params = SamplingParams(
+            max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
+        for prompt, output in zip(prompts, llm.generate(prompts, params), strict=True):
+            _print_output(prompt, output, as_json)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure fuzzing throughput, and the engine's cache on a production trace."""
+    with _explained():
+        from minisgl_ref.bench import run
+
+        code = run.main(list(context.args))
+    if code:
+        raise typer.Exit(int(code))
+
+
+@app.command("targets")
+def list_targets(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the targets and kernel backends, and why one is not available."""
+    rows = [(kind, name, _why_not(check)) for kind, name, check in _things()]
+    if as_json:
+        print(json.dumps([{"kind": k, "name": n, "unavailable": why} for k, n, why in rows], indent=2))
+        return
+    table = Table("kind", "name", "available")
+    for kind, name, why in rows:
+        table.add_row(kind, name, "yes" if why is None else f"no: {why}")
+    Console().print(table)
+
+
+# -- what the commands share -------------------------------------------------------------------
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what a person can mend into a message and exit code 2."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {*ENGINE_MODULES, "minisgl_ref", "minisgl_kernels"}:
+            raise
+        _fail(f"our engine is not installed: no module {error.name}. Install it with: {INSTALL}")
+    except (ContractError, BackendUnavailable) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.strerror or error}: {error.filename}")
+
+
+def _fail(message: str) -> None:
+    print(f"minisgl-ref: {message}", file=sys.stderr)
+    raise typer.Exit(USAGE)
+
+
+@contextmanager
+def _watched(
+    console: Console, level: str, examples: int | None, record: Path | None
+) -> Iterator[Callable[[Summary, Result], None]]:
+    """Show progress while programs run, and write them if they are to be recorded."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(level, total=examples)
+
+        def watch(summary: Summary, result: Result) -> None:
+            text = f"{level}: {summary.num_programs} programs, {summary.num_judged_steps} judged steps"
+            progress.update(task, completed=summary.num_programs, description=text)
+            if record is not None:
+                name = f"{level}-{summary.num_programs:06}"
+                files.write_program(record / f"{name}.program.jsonl", result.program)
+                files.write_log(record / f"{name}.log.jsonl", result.log)
+
+        yield watch
+
+
+def _tell(console: Console, summary: Summary, as_json: bool) -> None:
+    """Print a summary for people."""
+    if summary.interrupted:
+        console.print("interrupted: the summary so far", highlight=False)
+    reached = len(summary.marks)
+    missing = f"; never: {', '.join(summary.missing)}" if summary.missing else ""
+    lines = [
+        f"level {summary.level}: {summary.num_programs} programs, {summary.num_operations} operations, "
+        f"{summary.num_judged_steps} judged steps in {summary.seconds:.1f} s: "
+        f"{summary.operations_per_second:.0f} operations/s, {summary.judged_steps_per_second:.0f} judged steps/s",
+        f"  marks reached: {reached} of {reached + len(summary.missing)}{missing}",
+        f"  not claimed: {', '.join(summary.not_claimed) or 'nothing'}",
+        f"  log hash: {summary.log_hash}",
+        f"  findings: {len(summary.findings)}",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _write_findings(console: Console, summary: Summary, out: Path) -> None:
+    """Print and write each finding."""
+    for finding in summary.findings:
+        path = out / f"{finding.rule}-{summary.seed}.jsonl"
+        files.write_program(path, finding.program)
+        console.print(report(finding), highlight=False, markup=False, soft_wrap=True)
+        console.print(f"written to {path}; repeat it with: minisgl-ref replay {path}", highlight=False, soft_wrap=True)
+
+
+def _print_output(prompt: str, output: Any, as_json: bool) -> None:
+    if as_json:
+        line = {
+            "prompt": prompt,
+            "text": output.text,
+            "output_ids": list(output.output_ids),
+            "finish_reason": output.finish_reason,
+            "cached_len": output.cached_len,
+        }
+        print(json.dumps(line, ensure_ascii=False))
+        return
+    print(f"{prompt}{output.text}")
+    print(f"  ({len(output.output_ids)} tokens, {output.finish_reason}, cached_len={output.cached_len})")
+
+
+def _things() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+    """Name what can be there, each with a check that says why it is not."""
+    yield "target", "oracle", lambda: None
+    yield "target", "ours", _why_no_engine
+    yield from (("kernels", name, lambda name=name: _why_no_backend(name)) for name in ("torch", "c"))
+
+
+def _why_not(check: Callable[[], str | None]) -> str | None:
+    try:
+        return check()
+    except ImportError as error:
+        return f"no module {error.name}: {INSTALL}"
+
+
+def _why_no_engine() -> str | None:
+    import minisgl_ref.testing  # noqa: F401
+
+    return None
+
+
+def _why_no_backend(name: str) -> str | None:
+    from minisgl_kernels import backends
+
+    why: str | None = backends.available()[name]
+    return why
+
+
+if __name__ == "__main__":
+    main()
