@@ -182,16 +182,23 @@ is_nothing_chosen == host.stage = "schedule" /\ ~can_walk /\ to_launch = << >>
 chunk_end(r, budget) ==
     IF mistake = "budget_ignored" THEN r.prompt_len ELSE min(r.prompt_len, r.cached_len + budget)
 
+(* Pages promised to admitted requests may be retired: then a step launches nothing, and processes the batch
+   in flight that holds them back. *)
+is_waiting_for_retired ==
+    /\ reserved_pages > Len(free_pages) + tree.evictable_size \div size
+    /\ mistake \notin {"retired_pages_not_awaited", "admission_counts_tokens"}
+
 (* What a step begins with, once replies of aborts are out: an unfinished chunk goes first. *)
 schedule_stage(line) ==
-    IF line # << >> /\ requests[Head(line)].row # no_row
+    IF is_waiting_for_retired THEN [at_rest EXCEPT !.stage = "process"]
+    ELSE IF line # << >> /\ requests[Head(line)].row # no_row
     THEN LET r == requests[Head(line)] IN
          [stage |-> "schedule", budget |-> config.token_budget - (chunk_end(r, config.token_budget) - r.cached_len),
           chosen |-> <<Head(line)>>, is_open |-> TRUE, late |-> 0]
     ELSE [stage |-> "schedule", budget |-> config.token_budget, chosen |-> << >>, is_open |-> TRUE, late |-> 0]
 
 begun_requests(line) ==
-    IF line # << >> /\ requests[Head(line)].row # no_row
+    IF ~is_waiting_for_retired /\ line # << >> /\ requests[Head(line)].row # no_row
     THEN [requests EXCEPT ![Head(line)].device_len = chunk_end(requests[Head(line)], config.token_budget)]
     ELSE requests
 
@@ -456,7 +463,8 @@ launch(tokens) ==
     LET entry(i) ==
             LET r == requests[to_launch[i]] IN
             [uid |-> to_launch[i], row |-> r.row, cached_len |-> r.cached_len, device_len |-> r.device_len,
-             sampled |-> is_sampled(r), ids |-> take(r.ids, r.device_len), token |-> tokens[i],
+             sampled |-> is_sampled(r), ids |-> take(r.ids, r.device_len),
+             token |-> IF r.cached_len < r.device_len THEN tokens[i] ELSE NO_TOKEN,  \* nothing computed, no logits
              out_pages |-> SubSeq(r.pages, r.cached_len \div size + 1, div_ceil(r.device_len, size))]
         entries == [i \in 1..Len(to_launch) |-> entry(i)]
         number == (num_launched + 1) % config.batch_modulus
@@ -466,7 +474,7 @@ launch(tokens) ==
             [r EXCEPT !.phase = IF entries[i].sampled THEN DECODE ELSE PREFILL,
                       !.cached_len = r.device_len, !.device_len = r.device_len + 1,
                       !.batches = Append(@, number),
-                      !.ids = IF entries[i].sampled THEN Append(@, tokens[i]) ELSE @]
+                      !.ids = IF entries[i].sampled THEN Append(@, entries[i].token) ELSE @]
         place(uid) == min_of({i \in 1..Len(to_launch) : to_launch[i] = uid})
         unfinished == SelectSeq(host.chosen, LAMBDA uid : requests[uid].device_len < requests[uid].prompt_len)
     IN  /\ is_chosen
@@ -625,8 +633,7 @@ end_step ==
    "naive"; outputs: tokens the model may choose; submissions: what may be asked for, each
    [ids, max_tokens, stops, sampling_fault]; uids: 1..n; is_late: the device may lag; is_abortable and
    is_resettable: whether abort and reset occur; batch_modulus: batch numbers are counted modulo it. *)
-Init ==
-    /\ config \in configurations
+InitState ==
     /\ host = at_rest
     /\ requests = [uid \in {} |-> << >>]
     /\ waiting = << >> /\ admitted = << >> /\ in_flight = << >>
@@ -639,6 +646,8 @@ Init ==
     /\ device_rows = [row \in 0..(config.num_rows - 1) |-> poisoned_row]
     /\ content = [page \in 0..(config.num_pages - 1) |-> << >>]
     /\ event = << >>
+
+Init == config \in configurations /\ InitState
 
 submit_any ==
     /\ num_submitted < config.num_requests
@@ -756,7 +765,8 @@ writes_are_private ==
 admitted_requests_fit ==
     LET promised == SelectSeq(admitted, LAMBDA uid : requests[uid].phase # RETIRED)
         needed == sum([i \in 1..Len(promised) |-> pages_still_needed(requests[promised[i]])])
-    IN  is_between_operations => needed * size <= Len(free_pages) * size + tree.evictable_size
+    IN  is_between_operations =>
+            needed * size <= (Len(free_pages) + Len(retired_pages)) * size + tree.evictable_size
 
 (* A request's row maps whole pages, at least the ones below cached_len and at most those it may need. *)
 mapped_pages_cover_lengths ==
@@ -793,17 +803,17 @@ replied_once ==
     [][is_event(REPLY) =>
         /\ event'[2] \in range_of(unended)
         /\ event'[4] # NOT_YET => event'[2] \notin range_of(unended')
-        /\ event'[3] # NO_TOKEN => \A i \in 1..Len(replies) : replies[i].uid # event'[2]]_vars
+        /\ event'[4] # ABORTED => \A i \in 1..Len(replies) : replies[i].uid # event'[2]]_vars
 
 (* Every token is the one the model generates after the prompt and the outputs so far. *)
 tokens_are_the_models ==
-    [][is_event(REPLY) /\ event'[3] # NO_TOKEN =>
+    [][is_event(REPLY) /\ event'[4] # ABORTED =>
         LET r == requests[event'[2]]
-        IN  r.written_len >= r.known_len /\ r.ids[r.known_len + 1] = event'[3]]_vars
+        IN  event'[3] # NO_TOKEN /\ r.written_len >= r.known_len /\ r.ids[r.known_len + 1] = event'[3]]_vars
 
 (* A request ends with its first stop token or its max_tokens-th token, not before and not after. *)
 ends_with_its_last_token ==
-    [][is_event(REPLY) /\ event'[3] # NO_TOKEN =>
+    [][is_event(REPLY) /\ event'[4] # ABORTED =>
         LET r == requests[event'[2]]
         IN  event'[4] = CASE event'[3] \in r.stops -> STOP
                           [] output_len(r) + 1 = r.max_tokens -> LENGTH

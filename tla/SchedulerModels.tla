@@ -11,4 +11,24 @@ base ==
      is_abortable |-> TRUE, is_resettable |-> FALSE, batch_modulus |-> 3, is_counting |-> TRUE]
 
 small == {[base EXCEPT !.is_overlap = overlap] : overlap \in BOOLEAN}
+
+late == {[base EXCEPT !.is_overlap = TRUE, !.is_late = TRUE, !.num_pages = 4, !.max_seq_len = 5, !.row_width = 5,
+                      !.submissions = {request(<<1>>, 2), request(<<1, 1, 2>>, 2), request(<<1, 1>>, 3)}]}
+
+in_pairs == {[base EXCEPT !.is_overlap = overlap, !.page_size = 2, !.max_seq_len = 6, !.row_width = 6,
+                      !.submissions = {request(<<1, 1, 1>>, 2), request(<<1, 1>>, 3)}] : overlap \in BOOLEAN}
+(* What submit refuses, and what it clamps; a pool that some requests can never fit. *)
+faulty(fault) == [ids |-> <<1>>, max_tokens |-> 1, stops |-> {}, sampling_fault |-> fault]
+limits == {[base EXCEPT !.num_pages = 2, !.num_rows = 1, !.is_resettable = TRUE,
+            !.submissions = {request(<<1>>, 2), request(<<1, 1>>, 2), request(<<1, 1, 1, 1>>, 1),
+                             request(<< >>, 1), request(<<1, 3>>, 1), request(<<1>>, 0), faulty(BAD_TOP_K)}]}
+wide == {[base EXCEPT !.num_pages = 9, !.submissions = {request(<<1>>, 9)}, !.num_requests = 1]}
+
+row_of_three == {[base EXCEPT !.page_size = 2, !.max_seq_len = 3, !.row_width = 3]}
+
+(* Waiting behind what does not fit now, chunks, and what can never fit. *)
+progress == {[base EXCEPT !.is_overlap = overlap, !.num_pages = 3, !.num_rows = 1, !.token_budget = 1,
+              !.submissions = {request(<<1, 1>>, 2), request(<<1, 1, 2>>, 2)}] : overlap \in BOOLEAN}
+
+hunt == small \union late \union in_pairs
 =============================================================================

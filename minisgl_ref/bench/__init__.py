@@ -1,7 +1,8 @@
 """Benchmarks of the prefix cache: a production trace, eviction at growing sizes, and a yardstick.
 
 A figure in microseconds says little on an unknown machine, so each is printed beside the time of a
-fixed loop of plain Python on the same machine in the same run. Figures are medians of several runs.
+fixed loop of plain Python on the same machine in the same run. Figures are medians of several runs,
+in processor time of this process: one thread that never waits, so neighbours count little.
 
 Nothing here judges correctness but the hits of the trace, which are the same on every machine.
 Chapter: spec/03-locks-and-eviction.md

@@ -32,7 +32,6 @@ class Node:
     last_used:  tick of the last operation that touched the node.
     node_id:    in order of creation; the half of a split that keeps its identity keeps its id.
     in_tree:    false for good once the node has been evicted or its cache reset.
-    queued:     whether the cache's eviction queue has an entry for the node.
     """
 
     __slots__ = (
@@ -43,7 +42,6 @@ class Node:
         "node_id",
         "pages",
         "parent",
-        "queued",
         "ref_count",
     )
 
@@ -64,7 +62,6 @@ class Node:
         self.last_used = last_used
         self.node_id = node_id
         self.in_tree = True
-        self.queued = False
 
     def path(self) -> list[Node]:
         """Return the nodes from below the root to this one."""

@@ -19,6 +19,9 @@ from minisgl_ref.kvcache.base import TOKEN_BYTES, Handle, InsertResult, Node, Pr
 from minisgl_spec.units import div_ceil
 from minisgl_spec.views import CacheView
 
+ID_BITS = 40  # bits of a queue entry that hold the node_id; last_used is above them
+ID_MASK = (1 << ID_BITS) - 1
+
 
 def common_tokens(a: bytes, b: bytes) -> int:
     """Return how many leading tokens two keys share; `minisgl_kernels.compare_key` may stand in for it."""
@@ -33,11 +36,12 @@ def common_tokens(a: bytes, b: bytes) -> int:
 class RadixCache(PrefixCache):
     """A prefix cache that shares every common whole page.
 
-    Evictable leaves wait in a heap ordered by (last_used, node_id). A node has at most one entry, and
-    the entry's last_used is at most the node's own: an entry that lags behind a touch is put back with
-    the newer tick when it comes up, one whose node is locked or no leaf is dropped and comes again
-    when the node becomes an evictable leaf. So each visit of an eviction takes a leaf, or is paid for
-    by one earlier touch, lock or insertion.
+    Evictable leaves wait in a heap ordered by (last_used, node_id); an entry is one int, which compares
+    faster than a tuple and keeps a large heap close in memory. A node has at most one entry, and the
+    entry's last_used is at most the node's own: an entry that lags behind a touch is put back with the
+    newer tick when it comes up, one whose node is locked or no leaf is dropped and comes again when the
+    node becomes an evictable leaf. So each visit of an eviction takes a leaf, or is paid for by one
+    earlier touch, lock or insertion.
     """
 
     def __init__(self, page_size: int, compare: Callable[[bytes, bytes], int] = common_tokens) -> None:
@@ -45,7 +49,8 @@ class RadixCache(PrefixCache):
         self._compare = compare
         self._tick = 0
         self._next_node_id = 1
-        self._queue: list[tuple[int, int, Node]] = []
+        self._queue: list[int] = []
+        self._queued: dict[int, Node] = {}
 
     def match_prefix(self, key: bytes) -> Handle:
         """Return a handle of the longest cached prefix of `key` in whole pages; not locked.
@@ -132,7 +137,7 @@ class RadixCache(PrefixCache):
             node.ref_count -= 1
             if not node.ref_count:
                 num_pages += len(node.pages)
-                if not node.children and not node.queued:
+                if not node.children and node.node_id not in self._queued:
                     self._enqueue(node)
             node = parent
         node.ref_count -= 1  # the root: counted like any node, never evictable
@@ -153,18 +158,20 @@ class RadixCache(PrefixCache):
         if not 0 <= size <= self.evictable_size:
             self._refuse_evict(size)
         num_pages = div_ceil(size, self.page_size)
-        queue = self._queue
+        queue, queued = self._queue, self._queued
         pages: list[int] = []
         while len(pages) < num_pages:
-            last_used, node_id, node = queue[0]
+            entry = queue[0]
+            node = queued[entry & ID_MASK]
             self.nodes_visited += 1
             if node.ref_count or node.children:
                 heappop(queue)
-                node.queued = False
-            elif last_used != node.last_used:
-                heapreplace(queue, (node.last_used, node_id, node))
+                del queued[node.node_id]
+            elif entry >> ID_BITS != node.last_used:
+                heapreplace(queue, node.last_used << ID_BITS | node.node_id)
             else:
                 heappop(queue)
+                del queued[node.node_id]
                 pages += node.pages
                 self._remove_leaf(node)
         self.evictable_size -= len(pages) * self.page_size
@@ -183,6 +190,7 @@ class RadixCache(PrefixCache):
             node.in_tree = node is self._root
             node.children = {}
         self._queue.clear()
+        self._queued.clear()
         self.evictable_size = 0
         return [page for node in nodes for page in node.pages]
 
@@ -191,7 +199,7 @@ class RadixCache(PrefixCache):
 
         Mutates: nothing.
         """
-        leaves = [node for _, _, node in self._queue if not node.ref_count and not node.children]
+        leaves = [node for node in self._queued.values() if not node.ref_count and not node.children]
         return sorted(leaves, key=lambda node: (node.last_used, node.node_id))
 
     def view(self) -> CacheView:
@@ -250,13 +258,17 @@ class RadixCache(PrefixCache):
         del parent.children[leaf.key[: self._page_bytes]]
         leaf.parent = None
         leaf.in_tree = False
-        leaf.queued = False
-        if not parent.children and not parent.ref_count and not parent.queued and parent.parent is not None:
+        if (
+            not parent.children
+            and not parent.ref_count
+            and parent.node_id not in self._queued
+            and parent.parent is not None
+        ):
             self._enqueue(parent)
 
     def _enqueue(self, node: Node) -> None:
-        node.queued = True
-        heappush(self._queue, (node.last_used, node.node_id, node))
+        self._queued[node.node_id] = node
+        heappush(self._queue, node.last_used << ID_BITS | node.node_id)
 
     def _nodes(self) -> list[Node]:
         """Return every node, the root first, parents before children."""

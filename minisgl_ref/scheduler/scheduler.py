@@ -75,7 +75,7 @@ class Scheduler:
         Spec:    04-requests.md#refusal
         """
         self.recorder.begin()
-        if uid in self.requests:
+        if uid in self.requests or any(reply.uid == uid for reply in self._replies):
             return Refusal("duplicate_uid", uid, "one request per uid at a time")
         refusal = self._refusal_of(ids, params)
         if refusal is not None:
@@ -194,9 +194,17 @@ class Scheduler:
     # -- one step ----------------------------------------------------------------------------
 
     def _schedule(self) -> Batch | None:
-        """Choose the next batch, prefill before decode, and take its pages."""
+        """Choose the next batch, prefill before decode, and take its pages.
+
+        Nothing is launched while promised pages are retired: the batch in flight brings them back.
+
+        Keeps: admitted_requests_fit.
+        Spec:  05-prefill-and-chunking.md#schedule, 07-overlap.md#retired
+        """
         page_size = self.cache.page_size
         reserved = sum(req.pages_needed(page_size) for req in self.admitted.values() if req.phase != RETIRED)
+        if self.retired and reserved > self.cache.available_pages:
+            return None
         chosen, admitted = self.prefill.schedule(reserved)
         for req in admitted:
             self.admitted[req.uid] = req

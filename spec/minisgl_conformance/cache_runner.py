@@ -227,7 +227,8 @@ class CacheRunner(Runner):
                 content = invariants.ContentView(self.view, (), self.shadow)
                 self._found += invariants.violations(content, self.judges)
         sizes = self._call("sizes", self.target.sizes)
-        self._hold(contracts.sizes_add_up, self.cached, *sizes)
+        if not self._found:  # else the model of what is cached has lost its meaning
+            self._hold(contracts.sizes_add_up, self.cached, *sizes)
         if self.events and "sizes" in self.events[-1]:
             self.events[-1]["sizes"] = list(sizes)
         if self.oracle is not None:
@@ -265,8 +266,8 @@ class CacheRunner(Runner):
 
     def _give_back(self, slots: Sequence[int], own_len: int, prefix_len: int, whole: int) -> None:
         """Take back what the tree had already, and the tail that is shorter than a page."""
-        duplicates = slots[own_len:prefix_len:self.page_size]
-        tail = slots[whole::self.page_size]
+        duplicates = slots[own_len : prefix_len : self.page_size]
+        tail = slots[whole :: self.page_size]
         self.free_pages += [slot // self.page_size for slot in (*duplicates, *tail)]
 
     def _whole_pages(self, slots: Sequence[int]) -> list[int]:

@@ -25,14 +25,14 @@ from rich.table import Table
 
 from minisgl_conformance import files, targets
 from minisgl_conformance.adapters import oracle, ours
-from minisgl_conformance.fuzz import Summary, fuzz as run_fuzz
+from minisgl_conformance.fuzz import Summary
+from minisgl_conformance.fuzz import fuzz as run_fuzz
 from minisgl_conformance.report import report
 from minisgl_conformance.runner import Result, run_program
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec.errors import BackendUnavailable, ContractError
-from minisgl_spec.trace import PACKAGE_VERSION
 
-FINDING, USAGE = 1, 2
+FINDING, USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes."""
 
 INSTALL = "pip install 'minisgl-ref[engine]'"
@@ -90,10 +90,10 @@ def fuzz(
     level: Annotated[LevelName, typer.Option(help="Which operations to run.")] = LevelName.ALL,
     examples: Annotated[int | None, typer.Option(min=1, help="Run so many programs per level.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Run so long, all levels together.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draw these programs; else a new seed is drawn.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Which programs; drawn if left out.")] = None,
     model: Annotated[ModelName, typer.Option(help="What computes the tokens.")] = ModelName.DIGEST,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    record: Annotated[Path | None, typer.Option(help="Write every program and its log to this folder.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Write programs and logs to this folder.")] = None,
     out: Annotated[Path, typer.Option(help="Write findings to this folder.")] = Path("findings"),
 ) -> None:
     """Run random programs against a target, judged after every step; exit 1 on a finding."""
@@ -129,6 +129,8 @@ def fuzz(
         print(json.dumps({"target": target.value, "levels": [s.to_json() for s in summaries]}, indent=2))
     if any(summary.findings for summary in summaries):
         raise typer.Exit(FINDING)
+    if any(summary.interrupted for summary in summaries):
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -174,15 +176,43 @@ def generate(
             _print_output(prompt, output, as_json)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(context: typer.Context) -> None:
-    """Measure fuzzing throughput, and the engine's cache on a production trace."""
+@app.command()
+def bench(
+    examples: Annotated[int, typer.Option(min=1, help="Programs per level for the throughput.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure fuzzing throughput, and the engine's cache by itself and on a production trace."""
+    console = Console(stderr=True) if as_json else Console()
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     with _explained():
         from minisgl_ref.bench import run
 
-        code = run.main(list(context.args))
-    if code:
-        raise typer.Exit(int(code))
+        figures: dict[str, object] = {
+            "fuzz": [_throughput(tell, level, examples) for level in targets.LEVELS]
+        }
+        figures |= run(tell)
+    if as_json:
+        print(json.dumps(figures, indent=2))
+
+
+def _throughput(tell: Callable[[str], None], level: str, examples: int) -> dict[str, object]:
+    """Fuzz our engine, every check on; tell what Hypothesis, engine and judges do a second together."""
+    summary = run_fuzz(TARGETS["ours", level], level, seed=1, examples=examples)
+    word = "operations" if level == targets.CACHE else "steps"
+    tell(
+        f"fuzz level {level}: {summary.judged_steps_per_second:.0f} judged {word}/s, all checks on, one core"
+    )
+    return {
+        "level": level,
+        "programs": summary.num_programs,
+        "judged_steps": summary.num_judged_steps,
+        "judged_steps_per_second": round(summary.judged_steps_per_second, 1),
+        "operations_per_second": round(summary.operations_per_second, 1),
+        "findings": len(summary.findings),
+    }
 
 
 @app.command("targets")
@@ -250,9 +280,10 @@ def _tell(console: Console, summary: Summary, as_json: bool) -> None:
     reached = len(summary.marks)
     missing = f"; never: {', '.join(summary.missing)}" if summary.missing else ""
     lines = [
-        f"level {summary.level}: {summary.num_programs} programs, {summary.num_operations} operations, "
-        f"{summary.num_judged_steps} judged steps in {summary.seconds:.1f} s: "
-        f"{summary.operations_per_second:.0f} operations/s, {summary.judged_steps_per_second:.0f} judged steps/s",
+        f"level {summary.level}, {summary.seconds:.1f} s",
+        f"  programs: {summary.num_programs}",
+        f"  operations: {summary.num_operations}, {summary.operations_per_second:.0f} a second",
+        f"  judged steps: {summary.num_judged_steps}, {summary.judged_steps_per_second:.0f} a second",
         f"  marks reached: {reached} of {reached + len(summary.missing)}{missing}",
         f"  not claimed: {', '.join(summary.not_claimed) or 'nothing'}",
         f"  log hash: {summary.log_hash}",
@@ -268,7 +299,9 @@ def _write_findings(console: Console, summary: Summary, out: Path) -> None:
         path = out / f"{finding.rule}-{summary.seed}.jsonl"
         files.write_program(path, finding.program)
         console.print(report(finding), highlight=False, markup=False, soft_wrap=True)
-        console.print(f"written to {path}; repeat it with: minisgl-ref replay {path}", highlight=False, soft_wrap=True)
+        console.print(
+            f"written to {path}; repeat it with: minisgl-ref replay {path}", highlight=False, soft_wrap=True
+        )
 
 
 def _print_output(prompt: str, output: Any, as_json: bool) -> None:

@@ -58,7 +58,9 @@ class RunnerRequest:
 
     def reason_now(self, eos_ids: Sequence[int]) -> str | None:
         """Return why the request ends with its last output, or None."""
-        stops = self.submission.stop_ids if self.submission.ignore_eos else (*eos_ids, *self.submission.stop_ids)
+        stops = (
+            self.submission.stop_ids if self.submission.ignore_eos else (*eos_ids, *self.submission.stop_ids)
+        )
         if self.outputs[-1] in stops:
             return STOP
         return LENGTH if len(self.outputs) >= self.max_tokens else None
@@ -118,7 +120,9 @@ class EngineRunner(Runner):
             expected = self.oracle.submit(submission)
             self._compare(f"submit of request {submission.uid}", _explain(refusal), _explain(expected))
         else:
-            is_mistake = refusal_of(submission, self.limits) is not None or (last is not None and last.is_live)
+            is_mistake = refusal_of(submission, self.limits) is not None or (
+                last is not None and last.is_live
+            )
             # A uid whose request has ended may still be held by a batch in flight: refused, or taken anew.
             if is_mistake or last is None:
                 self._hold_refusal("submit", submission.uid, refusal, is_mistake)
@@ -318,7 +322,9 @@ class EngineRunner(Runner):
                 self._found += compare_variant(self, self.config[COMPARE])
             except TargetRaised as raised:
                 text = f"{type(raised.error).__name__}: {raised.error}"
-                self._hold(contracts.steps_complete, f"{raised.operation}, compare={self.config[COMPARE]},", text)
+                self._hold(
+                    contracts.steps_complete, f"{raised.operation}, compare={self.config[COMPARE]},", text
+                )
         if self._found:
             self.finding = self._make_finding(self._found, self.view, None)
 

@@ -82,13 +82,18 @@ def _check_lines(operation: str, path: Path, text: str, level: str, word: str) -
         value = json.loads(line)
         name = f"{value['kind']}.header" if idx == 0 else f"{level}.{word}.{value[word]}"
         if name not in _schema()["$defs"]:
-            known = [known.rpartition(".")[2] for known in definitions() if known.startswith(f"{level}.{word}.")]
+            known = [
+                known.rpartition(".")[2] for known in definitions() if known.startswith(f"{level}.{word}.")
+            ]
             wrong: str | None = f"unknown {word} {value[word]!r}; level {level} has {', '.join(known)}"
         else:
             wrong = check_line(value, name)
         if wrong is not None:
             raise ContractError(
-                operation, f"a line as {SCHEMA_PATH.name} has it", {"source": path, "line": number, "found": value}, wrong
+                operation,
+                f"a line as {SCHEMA_PATH.name} has it",
+                {"source": path, "line": number, "found": value},
+                wrong,
             )
 
 

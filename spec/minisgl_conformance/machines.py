@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from minisgl_conformance import programs, targets
 from minisgl_conformance.cache_runner import CacheRunner
 from minisgl_conformance.engine_runner import EngineRunner
+from minisgl_conformance.programs import PromptDraw
 from minisgl_conformance.runner import Finding, Result, Runner, make_runner
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec.invariants import JUDGES
@@ -45,6 +46,7 @@ class Session:
     level: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     judges: Collection[str] = JUDGES
+    streams: tuple[str, ...] = ("inline",)  # that the target can be built with
     origin: Json = field(default_factory=dict)
     finding: Finding | None = None  # the first
     smallest: Finding | None = None  # of the same rule, as far as it is shrunk
@@ -79,9 +81,7 @@ class Machine(RuleBasedStateMachine):
     def start(self, config: Json) -> Runner:
         """Begin a program."""
         session = self.session
-        self.runner = make_runner(
-            session.level, session.make_target, config, session.judges, session.origin
-        )
+        self.runner = make_runner(session.level, session.make_target, config, session.judges, session.origin)
         return self.runner
 
     def do(self, op: Json) -> None:
@@ -122,7 +122,7 @@ class CacheMachine(Machine):
         self.prompts = []
         self.locked: list[int] = []  # handles, as far as a lock was asked for
 
-    def prompt(self, draw: tuple[int, int, int, int]) -> tuple[int, ...]:
+    def prompt(self, draw: PromptDraw) -> tuple[int, ...]:
         """Make a prompt and remember it."""
         ids = programs.make_prompt(draw, self.prompts, self.page_size, self.limit)
         self.prompts.append(ids)
@@ -156,25 +156,25 @@ class CacheMachine(Machine):
         self.locked.append(handle)
 
     @rule(prompt=programs.PROMPTS)
-    def match(self, prompt: tuple[int, int, int, int]) -> None:
+    def match(self, prompt: PromptDraw) -> None:
         """Match a prompt."""
         self.handled({"op": "match", "ids": list(self.prompt(prompt))})
 
     @rule(prompt=programs.PROMPTS)
-    def insert(self, prompt: tuple[int, int, int, int]) -> None:
+    def insert(self, prompt: PromptDraw) -> None:
         """Insert a prompt with pages of its own."""
         self.handled({"op": "insert", "ids": list(self.prompt(prompt)), "handle": None})
 
     @rule(prompt=programs.PROMPTS)
-    def insert_and_lock(self, prompt: tuple[int, int, int, int]) -> None:
+    def insert_and_lock(self, prompt: PromptDraw) -> None:
         """Insert a prompt and lock what is cached of it."""
         made = self.handled({"op": "insert", "ids": list(self.prompt(prompt)), "handle": None})
         if made >= 0:
             self.lock_it(made)
 
     @rule(prompt=programs.PROMPTS)
-    def serve(self, prompt: tuple[int, int, int, int]) -> None:
-        """Do as a request does: match, lock, evict what is short, insert behind the lock, lock that instead."""
+    def serve(self, prompt: PromptDraw) -> None:
+        """Do as a request does: match, lock, evict what is short, insert behind it, lock that instead."""
         ids = list(self.prompt(prompt))
         found = self.handled({"op": "match", "ids": ids[:-1]})
         self.do({"op": "lock", "handle": found})
@@ -214,7 +214,7 @@ class CacheMachine(Machine):
         self.do({"op": "evict", "size": div_ceil(evictable * (share + 1), 4)})
 
     @rule(prompt=programs.PROMPTS, missing=st.integers(1, 3))
-    def insert_too_few(self, prompt: tuple[int, int, int, int], missing: int) -> None:
+    def insert_too_few(self, prompt: PromptDraw, missing: int) -> None:
         """Insert a prompt with a slot missing."""
         ids = list(self.prompt(prompt))
         self.do({"op": "insert", "ids": ids, "handle": None, "drop_slots": min(missing, len(ids))})
@@ -245,7 +245,7 @@ class EngineMachine(Machine):
         capacity = config["num_pages"] * config["page_size"]
         self.limit = max(1, min(config["max_seq_len"] - 1, capacity))
 
-    def submission(self, prompt: tuple[int, int, int, int], max_tokens: int, option: int) -> Json:
+    def submission(self, prompt: PromptDraw, max_tokens: int, option: int) -> Json:
         """Make a submission under the next uid."""
         assert isinstance(self.runner, EngineRunner)
         earlier = self.prompts
@@ -267,12 +267,12 @@ class EngineMachine(Machine):
         max_tokens=st.sampled_from(programs.MAX_TOKENS),
         option=st.integers(0, programs.NUM_OPTIONS - 1),
     )
-    def submit(self, prompt: tuple[int, int, int, int], max_tokens: int, option: int) -> None:
+    def submit(self, prompt: PromptDraw, max_tokens: int, option: int) -> None:
         """Submit a prompt, new or made from an earlier one."""
         self.submit_it(self.submission(prompt, max_tokens, option))
 
     @rule(prompt=programs.PROMPTS, max_tokens=st.sampled_from(programs.MAX_TOKENS))
-    def submit_twins(self, prompt: tuple[int, int, int, int], max_tokens: int) -> None:
+    def submit_twins(self, prompt: PromptDraw, max_tokens: int) -> None:
         """Submit one prompt twice, so that one of them computes what the other caches."""
         op = self.submission(prompt, max_tokens, 0)
         self.submit_it(op)
@@ -280,14 +280,14 @@ class EngineMachine(Machine):
         self.submit_it({**op, "uid": self.uid - 1})
 
     @rule(prompt=programs.PROMPTS, which=st.integers(0, 4))
-    def submit_under_an_old_uid(self, prompt: tuple[int, int, int, int], which: int) -> None:
+    def submit_under_an_old_uid(self, prompt: PromptDraw, which: int) -> None:
         """Submit under a uid that was used before, whatever became of that request."""
         op = self.submission(prompt, 3, 0)
         self.uid -= 1
         self.submit_it({**op, "uid": max(0, self.uid - 1 - which)})
 
     @rule(prompt=programs.PROMPTS, kind=st.integers(0, programs.NUM_BAD_SUBMISSIONS - 1))
-    def submit_badly(self, prompt: tuple[int, int, int, int], kind: int) -> None:
+    def submit_badly(self, prompt: PromptDraw, kind: int) -> None:
         """Submit what has to be refused."""
         op = self.submission(prompt, 2, 0)
         self.do(programs.make_bad_submission(kind, op, self.config))
@@ -318,15 +318,17 @@ class EngineMachine(Machine):
         self.do({"op": "abort", "uid": max(0, self.uid - 1 - which) if which < 6 else self.uid + which})
 
     @rule(which=st.integers(0, 3))
-    def abort_in_flight(self, which: int) -> None:
-        """Abort a request that a batch in flight holds, ended or not."""
+    def abort_running(self, which: int) -> None:
+        """Abort a request that holds a row: between two steps, in flight, or ended and still in flight."""
         view = self.runner.view if self.runner is not None else None
-        if view is not None and view.in_flight:
-            entry = view.in_flight[which % len(view.in_flight)]
-            self.do({"op": "abort", "uid": entry.uid})
+        running = (
+            [request for request in view.requests if request.row is not None] if view is not None else []
+        )
+        if running:
+            self.do({"op": "abort", "uid": running[which % len(running)].uid})
 
     @rule(prompt=programs.PROMPTS, num_steps=st.integers(0, 3), progress=programs.PROGRESS)
-    def submit_and_abort(self, prompt: tuple[int, int, int, int], num_steps: int, progress: list[int]) -> None:
+    def submit_and_abort(self, prompt: PromptDraw, num_steps: int, progress: list[int]) -> None:
         """Submit a prompt, run a few steps, and abort it."""
         op = self.submission(prompt, 5, 0)
         self.submit_it(op)
@@ -353,7 +355,7 @@ def make_machine(session: Session) -> type[Machine]:
         OneCacheMachine.session = session
         return OneCacheMachine
 
-    configs = programs.engine_configs(session.fixed, session_streams(session))
+    configs = programs.engine_configs(session.fixed, session.streams)
 
     class OneEngineMachine(EngineMachine):
         @initialize(config=configs)
@@ -362,8 +364,3 @@ def make_machine(session: Session) -> type[Machine]:
 
     OneEngineMachine.session = session
     return OneEngineMachine
-
-
-def session_streams(session: Session) -> tuple[str, ...]:
-    """Return the streams that the target can be built with: simulated ones if work may come late."""
-    return ("inline", "simulated") if targets.LATE_WORK in session.origin.get("claims", ()) else ("inline",)

@@ -298,9 +298,7 @@ def _extends(ids: tuple[int, ...], earlier: tuple[int, ...]) -> bool:
     return len(ids) > len(earlier) and ids[: len(earlier)] == earlier
 
 
-def _mark_abort(
-    marks: Marks, runner: EngineRunner, op: Json, event: Json, before: EngineView | None
-) -> None:
+def _mark_abort(marks: Marks, runner: EngineRunner, op: Json, event: Json, before: EngineView | None) -> None:
     known = runner.current.get(op["uid"])
     held = [r for r in before.requests if r.uid == op["uid"]] if before is not None else []
     if not event["accepted"]:

@@ -22,6 +22,8 @@ from minisgl_spec.errors import ContractError
 from minisgl_spec.trace import Json
 
 Tokens = tuple[int, ...]
+PromptDraw = tuple[int, int, int, int]
+"""How it is made, from which earlier prompt, its length or where that one is cut, its tokens."""
 
 PAGE_SIZES = (1, 2, 3, 4, 16)
 MAX_SEQ_LENS = (32, 32, 32, 20, 27, 33, 40)  # 3 and 16 divide none of most of them
@@ -32,7 +34,7 @@ EOS_TOKEN = 4
 """The EOS token of the configurations that have one: prompts do not use it, models do generate it."""
 
 FRESH, REPEATED, EXTENDED, BRANCHED, CUT, CONTINUED = range(6)
-"""How a prompt is made: new, an earlier one, one and more, one up to somewhere and more, its beginning, its outputs."""
+"""How a prompt is made: new; an earlier one whole, with more, with another end, cut; a conversation."""
 
 NAIVE_SHARE = 10
 """One program in so many runs without a cache."""
@@ -58,9 +60,7 @@ def cache_configs(fixed: Mapping[str, Any]) -> st.SearchStrategy[Json]:
         cache = "naive" if caching == NAIVE_SHARE - 1 else "radix"
         return {"page_size": page_size, "num_pages": num_pages, "cache": cache, **fixed}
 
-    return st.builds(
-        build, st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.integers(0, NAIVE_SHARE - 1)
-    )
+    return st.builds(build, st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.integers(0, NAIVE_SHARE - 1))
 
 
 def engine_configs(fixed: Mapping[str, Any], streams: Sequence[str]) -> st.SearchStrategy[Json]:
@@ -138,7 +138,7 @@ def check_fixed(level: str, fixed: Mapping[str, Any]) -> None:
             raise ContractError("run_conformance", f"a config key of {known[level]}", {"key": repr(name)})
 
 
-def make_prompt(draw: tuple[int, int, int, int], earlier: Sequence[Tokens], page_size: int, limit: int) -> Tokens:
+def make_prompt(draw: PromptDraw, earlier: Sequence[Tokens], page_size: int, limit: int) -> Tokens:
     """Turn four small numbers into a prompt of at most `limit` tokens.
 
     earlier: prompts (and conversations) so far; made from one of them unless there is none.

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from minisgl_conformance import targets
 from minisgl_conformance.marks import Marks
-from minisgl_conformance.targets import MakeTarget, Target
+from minisgl_conformance.targets import MakeTarget
 from minisgl_spec import contracts, draw, invariants
 from minisgl_spec.errors import ContractError, InvariantError, Violation
 from minisgl_spec.trace import Json, Log, Program
@@ -139,9 +139,7 @@ class Runner(ABC):
     def result(self) -> Result:
         """Return what the run so far gave."""
         log = Log(self.level, self.config, tuple(self.events))
-        return Result(
-            self.program(), log, self.finding, len(self.ops), self.num_judged_steps, self.marks
-        )
+        return Result(self.program(), log, self.finding, len(self.ops), self.num_judged_steps, self.marks)
 
     def program(self) -> Program:
         """Return the program so far."""

@@ -264,13 +264,19 @@ def in_flight_requests_are_held(view: EngineView) -> Iterator[str]:
 
 @invariant(STRUCTURE, EngineView)
 def lengths_ordered(view: EngineView) -> Iterator[str]:
-    """Between steps, 0 <= cached_len < device_len <= max_device_len."""
+    """Between steps, 0 <= cached_len < device_len <= max_device_len, and so for every launched request."""
     for request in view.requests:
         lengths = (0, request.cached_len, request.device_len, request.max_device_len)
         if request.phase != RETIRED and not (0 <= lengths[1] < lengths[2] <= lengths[3]):
             yield (
                 f"request {request.uid} ({request.phase}) has cached_len={request.cached_len}, "
                 f"device_len={request.device_len}, max_device_len={request.max_device_len}"
+            )
+    for entry in view.in_flight:
+        if not 0 <= entry.cached_len < entry.device_len:
+            yield (
+                f"batch {entry.batch} computes nothing of request {entry.uid}: "
+                f"cached_len={entry.cached_len}, device_len={entry.device_len}"
             )
 
 
@@ -333,17 +339,18 @@ def writes_are_private(view: EngineView) -> Iterator[str]:
 
 @invariant(OWNERSHIP, EngineView)
 def admitted_requests_fit(view: EngineView) -> Iterator[str]:
-    """The slots admitted requests may still need never exceed available_size."""
+    """The slots admitted requests may still need never exceed available_size and the retired slots."""
     needed = {
         request.uid: pages_still_needed(request, view.page_size) * view.page_size
         for request in view.requests
         if request.phase not in (WAITING, RETIRED)
     }
-    available = len(view.free_pages) * view.page_size + view.cache.evictable_size
+    pages = len(view.free_pages) + len(view.retired_pages)
+    available = pages * view.page_size + view.cache.evictable_size
     if sum(needed.values()) > available:
         yield (
             f"admitted requests may still need {sum(needed.values())} slots (by uid: {needed}); "
-            f"available_size={available} (free {len(view.free_pages)} pages, "
+            f"there are {available} (free {len(view.free_pages)} pages, retired {len(view.retired_pages)}, "
             f"evictable_size={view.cache.evictable_size})"
         )
 

@@ -107,7 +107,8 @@ class Scheduler:
         """
         self.inner = []
         # CHECK
-        if any(request.uid == submission.uid for request in self._live()):
+        taken = {request.uid for request in self._live()} | {reply.uid for reply in self.replies}
+        if submission.uid in taken:
             return Refusal("duplicate_uid", submission.uid, "one request per uid at a time")
         refusal = refusal_of(submission, self.config)
         if refusal is not None:
@@ -166,8 +167,14 @@ class Scheduler:
     def _schedule(self) -> Batch | None:
         """Choose the next batch, prefill before decode, and take its pages.
 
-        Spec: 05-prefill-and-chunking.md#schedule
+        While pages that admitted requests were promised are retired, nothing is launched: they come
+        back when the batch in flight has been processed.
+
+        Keeps: admitted_requests_fit.
+        Spec:  05-prefill-and-chunking.md#schedule, 07-overlap.md#retired
         """
+        if self.retired and self.reserved_pages() > self.cache.available_pages:
+            return None
         requests, phase = self._choose_prefill(), PREFILL
         if not requests:
             requests = [r for r in self.admitted if r.phase == DECODE and r.can_decode]

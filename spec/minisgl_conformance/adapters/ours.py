@@ -1,4 +1,4 @@
-"""Our own engine as a target: the conversions between the engine's pages and bytes and the runner's slots and tokens.
+"""Our own engine as a target: its pages and bytes turned into the runner's slots and tokens.
 
 At level `cache` the engine's tree is wrapped here; at level `engine` the engine brings its own target
 with its test doubles. Either is imported only when a target is made, for it needs the extra `engine`.
