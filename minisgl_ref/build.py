@@ -23,19 +23,29 @@ from minisgl_ref.scheduler.cache import CacheManager
 from minisgl_ref.scheduler.scheduler import Scheduler
 from minisgl_ref.scheduler.table import TableManager
 from minisgl_ref.trace import Recorder
-from minisgl_spec.errors import BackendUnavailable
+from minisgl_spec.errors import BackendUnavailable, ContractError
 
 if TYPE_CHECKING:
     from minisgl_ref.models.base import Model
 
 PREFIX_CACHES: dict[str, type[PrefixCache]] = {"radix": RadixCache, "naive": NaiveCache}
 
+DEVICE_TYPES = ("cpu", "cuda")
 
-def choose_backend(name: str | None) -> backends.Ops:
-    """Return a backend's operations; with no name the C kernels, or torch and a warning why not.
 
-    Raises: BackendUnavailable if a backend is asked for by name and cannot run here.
+def choose_backend(name: str | None, device: str = "cpu") -> backends.Ops:
+    """Return a backend's operations for a device.
+
+    With no name: on a CPU the C kernels, or torch and a warning why not; elsewhere torch.
+
+    Raises:
+        ContractError for a device that we do not know.
+        BackendUnavailable if the device, or a backend asked for by name, cannot be used here.
     """
+    if check_device(device).type != "cpu":
+        if name == "c":
+            raise BackendUnavailable("c", f"its kernels run on the CPU; got device={device}")
+        return backends.get(name or "torch")
     if name is not None:
         return backends.get(name)
     try:
@@ -43,6 +53,23 @@ def choose_backend(name: str | None) -> backends.Ops:
     except BackendUnavailable as error:
         warnings.warn(f"{error}; using the torch backend", stacklevel=2)
         return backends.get("torch")
+
+
+def check_device(name: str) -> torch.device:
+    """Return a device by its name.
+
+    Raises: ContractError if it is no CPU and no CUDA device; BackendUnavailable if this machine lacks it.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in DEVICE_TYPES:
+        raise ContractError("choose_device", f"a device of {DEVICE_TYPES}", {"device": repr(name)})
+    num_devices = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= num_devices:
+        raise BackendUnavailable("cuda", f"torch sees {num_devices} CUDA devices; got device={name}")
+    return device
 
 
 def build_scheduler(

@@ -11,21 +11,24 @@ Chapter: spec/04-requests.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, cast, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import torch
 
-from minisgl_ref.build import build_scheduler, check_device, choose_backend
+from minisgl_ref.build import build_scheduler, choose_backend
 from minisgl_ref.config import EngineConfig
 from minisgl_ref.core import SamplingParams
-from minisgl_spec.errors import ContractError, InvariantError, Refusal
+from minisgl_spec.errors import ContractError, InvariantError, Refusal, Violation
 from minisgl_spec.messages import ABORT, Reply
 
 if TYPE_CHECKING:
+    from minisgl_kernels.backends import Ops
     from minisgl_ref.models.base import Model
     from minisgl_ref.tokenizer import TextStream, Tokenizer
     from minisgl_ref.trace import Recorder
@@ -39,7 +42,7 @@ Message = Mapping[str, str]
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or a chat up to where the assistant answers."""
 
-Item = tuple[list[int], SamplingParams]
+PROMPT = "text, a list of token ids, or a list of messages with role and content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +106,9 @@ class LLM:
         from minisgl_ref.models.load import load
 
         config = config or EngineConfig()
-        check_device(config.device)
         ops = choose_backend(config.backend, config.device)
         model, tokenizer = load(path, dtype=config.dtype, device=config.device, backend=ops.name)
-        self._start(model, tokenizer, config, None)
+        self._start(model, tokenizer, config, ops, None)
 
     @classmethod
     def from_model(
@@ -121,21 +123,25 @@ class LLM:
         Args:
             recorder:  of the engine's inner events, if somebody wants them.
         """
+        config = config or EngineConfig()
         llm = cls.__new__(cls)
-        llm._start(model, tokenizer, config or EngineConfig(), recorder)
+        llm._start(model, tokenizer, config, choose_backend(config.backend, config.device), recorder)
         return llm
 
     def _start(
-        self, model: Model, tokenizer: Tokenizer | None, config: EngineConfig, recorder: Recorder | None
+        self,
+        model: Model,
+        tokenizer: Tokenizer | None,
+        config: EngineConfig,
+        ops: Ops,
+        recorder: Recorder | None,
     ) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        ops = choose_backend(config.backend, config.device)
         self.tokenizer = tokenizer
         self.scheduler = build_scheduler(model, config, ops, recorder=recorder)
         self._uids = count()
-        # Replies that came while another stream ran the step, by uid, of the prompts not yet ended.
-        self._inboxes: dict[int, list[Reply]] = {}
+        self._open: dict[int, _Call] = {}  # by uid, of requests that have had no terminal reply
         self._stopped: InvariantError | None = None
 
     @property
@@ -158,14 +164,14 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         stream: Literal[True],
-    ) -> Iterator[Piece]: ...
+    ) -> Generator[Piece, None, None]: ...
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         stream: bool = False,
-    ) -> list[Output] | Iterator[Piece]:
+    ) -> list[Output] | Generator[Piece, None, None]:
         """Generate for one prompt or several.
 
         Args:
@@ -180,15 +186,22 @@ class LLM:
         Mutates: the cache; whatever else it changes is undone at the end.
         """
         self._check_running("generate")
-        items = self._read(prompts, params)
-        return self._pieces(items) if stream else self._outputs(items)
+        several = _prompts_of(prompts)
+        each = _params_of(params, len(several))
+        call = _Call([(self._ids_of(prompt), one) for prompt, one in zip(several, each, strict=True)])
+        return self._pieces(call) if stream else self._outputs(call)
 
     def abort(self, uid: int) -> Refusal | None:
         """End a request of a stream under way; its last piece comes with finish_reason "abort".
 
         Returns: None, or a refusal if no request of this uid is left to end.
         """
-        return self.scheduler.abort(uid)
+        self._check_running("abort")
+        refusal = self.scheduler.abort(uid)
+        call = self._open.get(uid)
+        if refusal is None and call is not None:  # no token after abort has returned
+            call.inbox = deque(reply for reply in call.inbox if reply.uid != uid)
+        return refusal
 
     def reset(self) -> None:
         """Empty the prefix cache.
@@ -200,35 +213,12 @@ class LLM:
 
     # -- what a call was given -----------------------------------------------------------------
 
-    def _read(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None,
-    ) -> list[Item]:
-        several = _prompts_of(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            each: list[SamplingParams] = [params or SamplingParams()] * len(several)
-        elif isinstance(params, list | tuple):
-            each = list(params)
-        else:
-            _refuse_type("params: SamplingParams or a list of them", "params", params)
-        if len(each) != len(several):
-            raise ContractError(
-                "generate", "one params per prompt", {"params": len(each), "prompts": len(several)}
-            )
-        for one in each:
-            _check_params(one)
-        return [(self._ids_of(prompt), one) for prompt, one in zip(several, each, strict=True)]
-
     def _ids_of(self, prompt: Prompt) -> list[int]:
-        if not isinstance(prompt, str) and not _is_chat(prompt):
+        if _is_ids(prompt):
             return list(cast("Sequence[int]", prompt))
         if self.tokenizer is None:
             raise ContractError(
-                "generate",
-                "a model with a tokenizer for text and chats",
-                {"prompt": _short(prompt)},
-                "Pass token ids.",
+                "generate", "a model with a tokenizer", {"prompt": _short(prompt)}, "Pass token ids."
             )
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
@@ -236,71 +226,236 @@ class LLM:
 
     # -- from replies to what a call returns -----------------------------------------------------
 
-    def _outputs(self, items: list[Item]) -> list[Output]:
-        tokens: list[list[int]] = [[] for _ in items]
+    def _outputs(self, call: _Call) -> list[Output]:
+        tokens: list[list[int]] = [[] for _ in call.items]
         ends: dict[int, Reply] = {}
-        refusals: dict[int, Refusal] = {}
-        for index, reply in self._replies(items):
-            if isinstance(reply, Refusal):
-                refusals[index] = reply
-                continue
-            if reply.token is not None:
-                tokens[index].append(reply.token)
-            if reply.finish_reason is not None:
-                ends[index] = reply
-        outputs = []
-        for index, (ids, _) in enumerate(items):
-            end = ends.get(index)
-            outputs.append(
-                Output(
-                    text=self.tokenizer.decode(tokens[index]) if self.tokenizer is not None else "",
-                    output_ids=tuple(tokens[index]),
-                    finish_reason=(end.finish_reason if end is not None else None) or REFUSED,
-                    cached_len=end.cached_len if end is not None else 0,
-                    prompt_len=len(ids),
-                    refusal=refusals.get(index),
-                )
-            )
-        return outputs
-
-    def _pieces(self, items: list[Item]) -> Iterator[Piece]:
-        texts = [self.tokenizer.stream() if self.tokenizer is not None else None for _ in items]
-        replies = self._replies(items)
-        try:
+        with closing(self._replies(call)) as replies:
             for index, reply in replies:
-                if isinstance(reply, Refusal):
-                    yield Piece(index, -1, None, "", REFUSED, 0, reply)
-                else:
-                    text = _text_of(texts[index], reply)
-                    yield Piece(index, reply.uid, reply.token, text, reply.finish_reason, reply.cached_len)
-        finally:
-            replies.close()
+                if reply.token is not None:
+                    tokens[index].append(reply.token)
+                if reply.finish_reason is not None:
+                    ends[index] = reply
+        return [
+            Output(
+                text=self.tokenizer.decode(tokens[index]) if self.tokenizer is not None else "",
+                output_ids=tuple(tokens[index]),
+                finish_reason=str(end.finish_reason),
+                cached_len=end.cached_len,
+                prompt_len=len(call.items[index][0]),
+                refusal=call.refusals.get(end.uid),
+            )
+            for index, end in sorted(ends.items())
+        ]
 
-    # -- requests of one call ------------------------------------------------------------------
+    def _pieces(self, call: _Call) -> Generator[Piece, None, None]:
+        texts = [self.tokenizer.stream() if self.tokenizer is not None else None for _ in call.items]
+        with closing(self._replies(call)) as replies:
+            for index, reply in replies:
+                yield Piece(
+                    index=index,
+                    uid=reply.uid,
+                    token=reply.token,
+                    text=_text_of(texts[index], reply),
+                    finish_reason=reply.finish_reason,
+                    cached_len=reply.cached_len,
+                    refusal=call.refusals.get(reply.uid),
+                )
 
-    def _replies(self, items: list[Item]) -> Generator[tuple[int, Reply | Refusal]]:
-        """Queue the prompts and yield what comes, with the index of the prompt, until all have ended."""
-        index_of: dict[int, int] = {}  # by uid, of the prompts not yet ended
-        uids: list[int] = []
-        refused: list[tuple[int, Refusal]] = []
+    # -- the requests of a call ------------------------------------------------------------------
+
+    def _replies(self, call: _Call) -> Generator[tuple[int, Reply], None, None]:
+        """Queue a call's prompts and yield replies with the index of their prompt until all have ended.
+
+        Mutates: the scheduler; at the end no request of the call is left in it.
+        """
         self._check_running("generate")
         try:
-            for index, (ids, params) in enumerate(items):
-                uid = next(self._uids)
-                refusal = self.scheduler.submit(uid, ids, params)
-                if refusal is not None:
-                    refused.append((index, refusal))
-                    continue
-                index_of[uid] = index
-                uids.append(uid)
-                self._inboxes[uid] = []
-            yield from refused
-            while index_of:
-                arrived = self._take(index_of)
-                for reply in arrived:
-                    index = index_of[reply.uid]
+            self._submit(call)
+            while call.index_of:
+                if not call.inbox:
+                    self._step()
+                    self._check_alive(call)
+                while call.inbox:
+                    reply = call.inbox.popleft()
+                    index = call.index_of[reply.uid]
                     if reply.finish_reason is not None:
-                        del index_of[reply.uid], self._inboxes[reply.uid]
+                        del call.index_of[reply.uid]
                     yield index, reply
         finally:
-            self._settle(uids)
+            self._settle(call)
+
+    def _submit(self, call: _Call) -> None:
+        for index, (ids, params) in enumerate(call.items):
+            uid = next(self._uids)
+            refusal = self.scheduler.submit(uid, ids, params)
+            call.index_of[uid] = index
+            if refusal is None:
+                call.accepted.append(uid)
+                self._open[uid] = call
+            else:
+                call.refusals[uid] = refusal
+                call.inbox.append(Reply(uid, None, REFUSED, 0))
+
+    def _step(self) -> None:
+        """Run one step for every call under way; if it fails, end all their requests."""
+        try:
+            replies = self.scheduler.step()
+        except InvariantError as error:  # the state is unknown: nothing may be touched any more
+            self._stopped = error
+            raise
+        except BaseException:
+            self._abort(list(self._open))
+            self.scheduler.step()  # launches nothing, and takes in what was in flight
+            raise
+        for reply in replies:
+            self._deliver(reply)
+
+    def _deliver(self, reply: Reply) -> None:
+        """Put a reply into the inbox of its call, if that still waits for it."""
+        call = self._open.get(reply.uid)
+        if call is not None:
+            call.inbox.append(reply)
+            if reply.finish_reason is not None:
+                del self._open[reply.uid]
+
+    def _abort(self, uids: Sequence[int]) -> None:
+        for uid in uids:
+            self.scheduler.abort(uid)
+            self._deliver(Reply(uid, None, ABORT, 0))
+
+    def _settle(self, call: _Call) -> None:
+        """End what is left of a call; one step takes in every batch that was launched for it."""
+        left = [uid for uid in call.accepted if uid in self._open]
+        if self._stopped is None:
+            self._abort(left)
+            if left or any(uid in self.scheduler.requests for uid in call.accepted):
+                self._step()
+
+    def _check_alive(self, call: _Call) -> None:
+        if not call.inbox and self.scheduler.is_idle():
+            lost = f"uids {sorted(call.index_of)} have no terminal reply and the engine is idle"
+            self._stopped = InvariantError([Violation("replied_once", lost)])
+            raise self._stopped
+
+    def _check_running(self, operation: str) -> None:
+        if self._stopped is not None:
+            raise ContractError(
+                operation, "an engine that has not stopped", {"stopped_by": self._stopped}, "Build a new one."
+            )
+
+
+class _Call:
+    """One call of `generate` under way.
+
+    items:     token ids and parameters of each prompt.
+    index_of:  by uid, which prompt; of those whose end has not been handed out.
+    accepted:  uids of the prompts that the engine took.
+    refusals:  by uid, of the others.
+    inbox:     replies not handed out, in the order in which they came.
+    """
+
+    __slots__ = ("accepted", "inbox", "index_of", "items", "refusals")
+
+    def __init__(self, items: Sequence[tuple[list[int], SamplingParams]]) -> None:
+        self.items = items
+        self.index_of: dict[int, int] = {}
+        self.accepted: list[int] = []
+        self.refusals: dict[int, Refusal] = {}
+        self.inbox: deque[Reply] = deque()
+
+
+def _text_of(stream: TextStream | None, reply: Reply) -> str:
+    """The text that becomes certain with a reply."""
+    if stream is None:
+        return ""
+    text = stream.push(reply.token) if reply.token is not None else ""
+    return text + stream.finish() if reply.finish_reason is not None else text
+
+
+# -- what a call was given: its types; values are the engine's to judge ----------------------------
+
+
+def _prompts_of(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Take one prompt or several apart.
+
+    Raises: ContractError for anything that is no prompt, with its place and type.
+    """
+    if isinstance(prompts, str) or (prompts and (_is_ids(prompts) or _is_chat(prompts))):
+        return [cast("Prompt", prompts)]
+    if not isinstance(prompts, list | tuple):
+        raise _wrong_type("prompts", PROMPT, prompts)
+    for index, prompt in enumerate(prompts):
+        if not (isinstance(prompt, str) or _is_ids(prompt) or _is_chat(prompt)):
+            raise _wrong_type(f"prompts[{index}]", PROMPT, prompt)
+    return list(prompts)
+
+
+def _is_ids(prompt: object) -> bool:
+    return isinstance(prompt, list | tuple) and all(_is_int(token) for token in prompt)
+
+
+def _is_chat(prompt: object) -> bool:
+    """Whether a prompt is a list of messages, each with a role and a content."""
+    return (
+        isinstance(prompt, list | tuple)
+        and bool(prompt)
+        and all(
+            isinstance(message, Mapping)
+            and isinstance(message.get("role"), str)
+            and isinstance(message.get("content"), str)
+            for message in prompt
+        )
+    )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _params_of(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    """One set of parameters for each prompt.
+
+    Raises: ContractError for another number of them, or a value of the wrong type.
+    """
+    if params is None or isinstance(params, SamplingParams):
+        each = [params or SamplingParams()] * num_prompts
+    elif isinstance(params, list | tuple):
+        each = list(params)
+    else:
+        raise _wrong_type("params", "SamplingParams, or a list with one per prompt", params)
+    if len(each) != num_prompts:
+        got = {"params": len(each), "prompts": num_prompts}
+        raise ContractError("generate", "one SamplingParams per prompt", got)
+    for one in each:
+        _check_params(one)
+    return each
+
+
+def _check_params(params: SamplingParams) -> None:
+    if not isinstance(params, SamplingParams):
+        raise _wrong_type("params", "SamplingParams", params)
+    for name in ("max_tokens", "top_k", "seed"):
+        if not _is_int(getattr(params, name)):
+            raise _wrong_type(name, "a whole number", getattr(params, name))
+    for name in ("temperature", "top_p"):
+        value = getattr(params, name)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise _wrong_type(name, "a number", value)
+    if not isinstance(params.ignore_eos, bool):
+        raise _wrong_type("ignore_eos", "True or False", params.ignore_eos)
+    stop_ids = params.stop_token_ids
+    if not isinstance(stop_ids, Set | list | tuple) or not all(_is_int(token) for token in stop_ids):
+        raise _wrong_type("stop_token_ids", "token ids", stop_ids)
+
+
+def _wrong_type(name: str, need: str, value: object) -> ContractError:
+    return ContractError(
+        "generate", f"{name}: {need}", {"value": _short(value), "type": type(value).__name__}
+    )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import torch
+
 from minisgl_kernels import backends
 from minisgl_ref.build import build_scheduler, choose_backend
 from minisgl_ref.checks import CheckLevel
 from minisgl_ref.config import EngineConfig
 from minisgl_ref.core import SamplingParams
+from minisgl_ref.engine.sampler import sample
 from minisgl_ref.models.base import Model
 from minisgl_ref.models.digest import DigestModel
 from minisgl_ref.scheduler.scheduler import Scheduler
@@ -158,8 +161,6 @@ def _digest_token(ids: tuple[int, ...], sampling: Sampling, output_idx: int, voc
 @lru_cache(maxsize=65_536)
 def _llama_tokens(ids: tuple[int, ...], sampling: Sampling, output_idx: int) -> tuple[int, ...]:
     """The tiny Llama's next token by transformers, without a cache."""
-    import torch
-
     with torch.no_grad():
         logits = _judge()(torch.tensor([ids])).logits[0, -1]
     return _choose(tuple(logits.tolist()), sampling, output_idx)
@@ -174,10 +175,10 @@ def _judge() -> Any:
 
 def _choose(logits: Sequence[float], sampling: Sampling, output_idx: int) -> tuple[int, ...]:
     """Return the token of greedy or seeded sampling; for greedy, every token that ties with the best."""
-    from minisgl_spec.numerics import sample
-
-    token = sample(logits, sampling, output_idx)
     if sampling.temperature > 0:
-        return (token,)
-    ties = [other for other, logit in enumerate(logits) if other != token and logits[token] - logit < TIE]
+        row = torch.tensor([logits], dtype=torch.float32)
+        return (int(sample(row, [(sampling, output_idx)], backends.get("torch")).item()),)
+    best = max(logits)
+    token = logits.index(best)
+    ties = [other for other, logit in enumerate(logits) if other != token and best - logit < TIE]
     return (token, *ties)

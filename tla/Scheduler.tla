@@ -44,10 +44,14 @@ device_vars == <<queue, device_rows, content>>
 all_but_event == <<config, host, requests, host_vars, pool_vars, count_vars, device_vars>>
 vars == <<all_but_event, event>>
 
-CONSTANT configurations  \* the set that Init draws from; each model file names its own
+CONSTANTS
+    configurations,   \* the set that Init draws from; each model file names its own
+    next_token_table  \* [tokens -> the token that follows]; beyond its domain any of config.outputs may
+
+any_token == << >>  \* the empty table
 
 \* Events and their fields.
-SUBMIT == 1      \* uid, accepted, reason, value, limit
+SUBMIT == 1      \* uid, accepted, reason, value, limit, ids, max_tokens
 ABORT == 2       \* uid, accepted
 RESET == 3       \* accepted
 BEGIN_STEP == 4  \*
@@ -185,6 +189,7 @@ chunk_end(r, budget) ==
 (* Pages promised to admitted requests may be retired: then a step launches nothing, and processes the batch
    in flight that holds them back. *)
 is_waiting_for_retired ==
+    /\ retired # << >>
     /\ reserved_pages > Len(free_pages) + tree.evictable_size \div size
     /\ mistake \notin {"retired_pages_not_awaited", "admission_counts_tokens"}
 
@@ -283,7 +288,8 @@ submit(uid, submission) ==
     LET refusal == refusal_of(uid, submission)
         is_accepted == refusal[1] = 0
     IN  /\ is_between_operations
-        /\ event' = <<SUBMIT, uid, bit(is_accepted), refusal[1], refusal[2], refusal[3]>>
+        /\ event' = <<SUBMIT, uid, bit(is_accepted), refusal[1], refusal[2], refusal[3], submission.ids,
+                      submission.max_tokens>>
         /\ IF is_accepted
            THEN /\ requests' = [u \in DOMAIN requests \union {uid} |->
                                 IF u = uid THEN waiting_request(submission) ELSE requests[u]]
@@ -455,7 +461,9 @@ is_sampled(r) == r.device_len >= r.prompt_len \/ mistake = "chunks_are_sampled"
 (* The tokens that the model may choose for a request of the batch: one if nobody will look at it. *)
 permitted_tokens(uid) ==
     LET r == requests[uid]
-    IN  IF is_sampled(r) /\ Len(r.ids) - r.prompt_len + 1 < r.max_tokens THEN config.outputs
+        ids == take(r.ids, r.device_len)
+    IN  IF ids \in DOMAIN next_token_table THEN {next_token_table[ids]}
+        ELSE IF is_sampled(r) /\ Len(r.ids) - r.prompt_len + 1 < r.max_tokens THEN config.outputs
         ELSE {CHOOSE token \in config.outputs : TRUE}
 
 (* Scheduler._launch and Engine.launch; tokens: what the model chooses for each request of the batch. *)
@@ -657,7 +665,7 @@ reset_any == config.is_resettable /\ reset
 launch_any ==
     /\ is_chosen
     /\ num_all_to_take = 0
-    /\ \E tokens \in [1..Len(to_launch) -> config.outputs] :
+    /\ \E tokens \in [1..Len(to_launch) -> UNION {permitted_tokens(uid) : uid \in range_of(to_launch)}] :
         /\ \A i \in 1..Len(to_launch) : tokens[i] \in permitted_tokens(to_launch[i])
         /\ launch(tokens)
 
@@ -670,7 +678,10 @@ DeviceNext == run_write \/ run_batch
 Next == submit_any \/ abort_any \/ reset_any \/ HostNext \/ DeviceNext
 
 Spec == Init /\ [][Next]_vars
-FairSpec == Spec /\ WF_vars(HostNext) /\ WF_vars(DeviceNext)
+
+(* Weak fairness of host and device together. One of them is enabled in every state (TLC checks that there is
+   no deadlock), so it comes to this: they move again and again. *)
+FairSpec == Spec /\ []<><<event'[1] >= BEGIN_STEP>>_vars
 
 \* -- invariants ------------------------------------------------------------------------------
 
@@ -761,7 +772,7 @@ writes_are_private ==
         IN  /\ entry.uid \in DOMAIN requests
             /\ range_of(entry.out_pages) \subseteq range_of(private_pages(requests[entry.uid]))
 
-(* The slots admitted requests may still need never exceed available_size. *)
+(* The slots admitted requests may still need never exceed available_size and the retired slots. *)
 admitted_requests_fit ==
     LET promised == SelectSeq(admitted, LAMBDA uid : requests[uid].phase # RETIRED)
         needed == sum([i \in 1..Len(promised) |-> pages_still_needed(requests[promised[i]])])
@@ -834,7 +845,7 @@ evict_takes_oldest_leaf ==
 (* No sequence of accepted operations stops the engine. *)
 steps_complete == is_chosen => num_all_to_take <= Len(free_pages) + tree.evictable_size \div size
 
-\* -- progress, under weak fairness of host and device ----------------------------------------
+\* -- progress, under FairSpec ----------------------------------------------------------------
 
 (* Every accepted request finishes: left alone, the engine comes to rest. *)
 requests_finish == \A uid \in 1..3 : uid \in range_of(unended) ~> uid \notin range_of(unended)

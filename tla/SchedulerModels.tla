@@ -24,6 +24,13 @@ limits == {[base EXCEPT !.num_pages = 2, !.num_rows = 1, !.is_resettable = TRUE,
                              request(<< >>, 1), request(<<1, 3>>, 1), request(<<1>>, 0), faulty(BAD_TOP_K)}]}
 wide == {[base EXCEPT !.num_pages = 9, !.submissions = {request(<<1>>, 9)}, !.num_requests = 1]}
 
+too_long == {[base EXCEPT !.num_pages = 4, !.submissions = {request(<<1, 1, 1, 1>>, 1)}, !.num_requests = 1]}
+never_fits == {[base EXCEPT !.num_pages = 2, !.submissions = {request(<<1>>, 2), request(<<1, 1>>, 2)}]}
+
+(* Two requests whose pages are larger than their tokens. *)
+quads == {[base EXCEPT !.is_overlap = TRUE, !.page_size = 4, !.num_pages = 2, !.max_seq_len = 8, !.row_width = 8,
+                       !.token_budget = 4, !.submissions = {request(<<1, 1, 1, 1>>, 2), request(<<2>>, 2)}]}
+
 row_of_three == {[base EXCEPT !.page_size = 2, !.max_seq_len = 3, !.row_width = 3]}
 
 (* Waiting behind what does not fit now, chunks, and what can never fit. *)

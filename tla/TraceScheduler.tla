@@ -16,7 +16,8 @@ EXTENDS Scheduler, TLC
 
 CONSTANTS
     logs,        \* the traces of this batch
-    stop_at,     \* explain mode: events to follow before all answers of the model are shown; -1 otherwise
+    is_explaining, \* whether to show how far a trace is followed, and what the model answers after `stop_at`
+    stop_at,     \* events of the trace to follow in that case
     is_counting_outcomes  \* whether guard outcomes are printed, each once
 
 VARIABLES
@@ -40,7 +41,7 @@ submission_of(e) ==
 
 (* What the engine answered, in the form of `event`. *)
 answer(e) ==
-    CASE e[1] = SUBMIT -> <<SUBMIT, e[2], e[7], e[8], e[9], e[10]>>
+    CASE e[1] = SUBMIT -> <<SUBMIT, e[2], e[7], e[8], e[9], e[10], e[3], e[4]>>
       [] e[1] = LAUNCH -> take(e, 4)
       [] OTHER -> e
 
@@ -131,12 +132,13 @@ TraceInit ==
 
 (* The next event of the log, taken by the model with the same answer. *)
 follow ==
-    /\ cursor < num_events(trace) /\ cursor # stop_at
+    /\ cursor < num_events(trace)
+    /\ ~(is_explaining /\ cursor = stop_at)
     /\ count_outcomes(next_event)
     /\ act(next_event)
     /\ event' = answer(next_event)
     /\ cursor' = cursor + 1
-    /\ stop_at # -1 => PrintT(<<"followed", cursor'>>)
+    /\ is_explaining => PrintT(<<"followed", cursor'>>)
     /\ UNCHANGED trace
 
 (* The whole log has been followed. *)
@@ -150,7 +152,7 @@ explained_tokens == [i \in 1..Len(to_launch) |-> 0]
 
 (* Explain mode: every answer that the model has where the log stops. *)
 explain ==
-    /\ cursor = stop_at
+    /\ is_explaining /\ cursor = stop_at
     /\ \/ act(next_event)
        \/ begin_step \/ reply_abort \/ admit \/ refuse \/ evict \/ take_pages \/ launch(explained_tokens)
        \/ process \/ reply_token \/ insert \/ release \/ end_step

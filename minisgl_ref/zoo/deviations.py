@@ -186,12 +186,10 @@ ADMISSION_COUNTS_TOKENS = Fault(
             """\
         reserved = sum(req.pages_needed(page_size) for req in self.admitted.values() if req.phase != RETIRED)
         if self.retired and reserved > self.cache.available_pages:
-            return None
-        chosen, admitted = self.prefill.schedule(reserved)
 """,
             """\
         reserved = sum(req.remain_len for req in self.admitted.values() if req.phase != RETIRED)
-        chosen, admitted = self.prefill.schedule(reserved)
+        if self.retired and reserved > self.cache.available_size:
 """,
         ),
         Edit(

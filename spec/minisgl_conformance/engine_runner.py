@@ -22,7 +22,7 @@ from minisgl_conformance.content import Tape, judge_executions
 from minisgl_conformance.rules import mistakes_are_refused
 from minisgl_conformance.runner import Finding, Runner, TargetRaised
 from minisgl_conformance.targets import COMPARE, MakeTarget, target_config
-from minisgl_conformance.variants import compare_variant
+from minisgl_conformance.variants import compare_variant, judge_variant
 from minisgl_spec import contracts, invariants
 from minisgl_spec.errors import ContractError, Refusal, Violation
 from minisgl_spec.messages import ABORT, LENGTH, STOP, Reply, Sampling
@@ -325,7 +325,9 @@ class EngineRunner(Runner):
                 self._hold(
                     contracts.steps_complete, f"{raised.operation}, compare={self.config[COMPARE]},", text
                 )
-        if self._found:
+            if self._found:
+                self.finding = judge_variant(self, self.config[COMPARE])
+        if self._found and self.finding is None:
             self.finding = self._make_finding(self._found, self.view, None)
 
     def _is_idle(self) -> bool:

@@ -117,6 +117,7 @@ def fuzz(
     judges: Collection[str] = JUDGES,
     config: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
+    shrink: bool = True,
 ) -> Summary:
     """Run programs until a budget is spent or a rule is broken.
 
@@ -124,6 +125,8 @@ def fuzz(
         examples: exactly so many programs, if nothing is found.
         seconds:  batches until the time is over; whichever budget ends first.
         config:   keys of the configuration that are not to be drawn.
+        watch:    called after every program.
+        shrink:   make the program of a finding small; takes longer than finding it.
     """
     fixed = dict(config or {})
     programs.check_fixed(level, fixed)
@@ -139,7 +142,7 @@ def fuzz(
             origin = {"seed": seed, "batch": batch_idx}
             session = _Watched(make_target, level, fixed, judges, streams, origin)
             session.follow(summary, watch, began)
-            _run_batch(session, _batch_seed(seed, batch_idx), left)
+            _run_batch(session, _batch_seed(seed, batch_idx), left, shrink)
             if session.finding is not None:
                 summary.findings.append(session.smallest or session.finding)
             batch_idx += 1
@@ -212,7 +215,7 @@ def _probe(
     return ("inline", "simulated") if targets.claims(target, targets.LATE_WORK) else ("inline",)
 
 
-def _run_batch(session: Session, seed: int, examples: int) -> None:
+def _run_batch(session: Session, seed: int, examples: int, shrink: bool) -> None:
     """Run one batch of programs; a finding is left in the session."""
     machine = hypothesis.seed(seed)(make_machine(session))
     try:
@@ -224,7 +227,7 @@ def _run_batch(session: Session, seed: int, examples: int) -> None:
                 database=None,
                 deadline=None,
                 derandomize=False,
-                phases=(Phase.generate, Phase.shrink),
+                phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
                 report_multiple_bugs=False,
                 suppress_health_check=list(HealthCheck),
                 verbosity=Verbosity.quiet,

@@ -1,7 +1,8 @@
 """Variants: the same program in another configuration, which may change no token of any request.
 
 `cache` switches the cache off (or on), `token_budget` computes prompts whole (or token by token),
-`overlap` takes the other loop. Streams are inline, and nothing but the replies is looked at.
+`overlap` takes the other loop. Streams are inline, and nothing but the replies is looked at, unless
+something differs: then the variant is judged by itself, and what it breaks is named first.
 
 Of a request that was aborted in either run the shorter output must begin the longer one. Where the
 model permits two tokens that tie, runs may part.
@@ -14,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from minisgl_conformance.runner import TargetRaised
+from minisgl_conformance.runner import Finding, TargetRaised, run_program
 from minisgl_spec import contracts
 from minisgl_spec.errors import Violation
 from minisgl_spec.messages import Reply
-from minisgl_spec.trace import Json
+from minisgl_spec.trace import Json, Program
 
 if TYPE_CHECKING:
     from minisgl_conformance.engine_runner import EngineRunner, RunnerRequest
@@ -69,6 +70,13 @@ def compare_variant(runner: EngineRunner, key: str) -> Iterator[Violation]:
         pair = (ours, theirs) if is_plain else (theirs, ours)
         for fact in promise(request.uid, *pair):
             yield Violation(promise.__name__, fact)
+
+
+def judge_variant(runner: EngineRunner, key: str) -> Finding | None:
+    """Run the variant like any program; return what it breaks by itself."""
+    config, _ = variant_of(runner.config_of_target(), key)
+    program = Program(runner.level, config, tuple(runner.ops), runner.origin)
+    return run_program(runner.make_target, program, runner.judges).finding
 
 
 def _comparable(

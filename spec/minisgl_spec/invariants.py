@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from minisgl_spec.errors import InvariantError, Violation
@@ -63,6 +64,7 @@ def invariant(judge: str, view_type: type) -> Callable[[Callable[[Any], Iterator
     def register(function: Callable[[Any], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
         sentence = " ".join((function.__doc__ or "").split())
         INVARIANTS[function.__name__] = Invariant(function.__name__, sentence, judge, view_type, function)
+        _rules_for.cache_clear()
         return function
 
     return register
@@ -74,13 +76,22 @@ def violations(view: object, judges: Collection[str] = JUDGES) -> tuple[Violatio
     An `EngineView` is judged together with the `CacheView` inside it; a `ContentView` by content.
     """
     views: tuple[object, ...] = (view.cache, view) if isinstance(view, EngineView) else (view,)
+    wanted = frozenset(judges)
     return tuple(
-        Violation(rule.name, fact)
-        for part in views
-        for rule in INVARIANTS.values()
-        if rule.judge in judges and isinstance(part, rule.view_type)
-        for fact in rule.violations(part)
+        [
+            Violation(rule.name, fact)
+            for part in views
+            for rule in _rules_for(type(part), wanted)
+            for fact in rule.violations(part)
+        ]
     )
+
+
+@lru_cache(maxsize=64)
+def _rules_for(view_type: type, judges: frozenset[str]) -> tuple[Invariant, ...]:
+    """Return the invariants that speak of a kind of view, in order of definition."""
+    rules = INVARIANTS.values()
+    return tuple(rule for rule in rules if rule.judge in judges and issubclass(view_type, rule.view_type))
 
 
 def check(view: object, judges: Collection[str] = JUDGES) -> None:

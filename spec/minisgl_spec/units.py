@@ -40,9 +40,9 @@ def div_ceil(length: int, page_size: int) -> int:
 
 def pages_to_slots(pages: Iterable[Page], page_size: int) -> tuple[Slot, ...]:
     """Return the slots of `pages`, page after page, each in slot order."""
-    return tuple(page * page_size + offset for page in pages for offset in range(page_size))
+    return tuple([page * page_size + offset for page in pages for offset in range(page_size)])
 
 
 def slots_to_pages(slots: Slots, page_size: int) -> tuple[Page, ...]:
     """Return the page of every `page_size`-th slot; `slots` start at a page boundary."""
-    return tuple(slot // page_size for slot in slots[::page_size])
+    return tuple([slot // page_size for slot in slots[::page_size]])

@@ -13,7 +13,7 @@ from minisgl_conformance.targets import REFUSALS, RESET, VIEW
 from minisgl_spec.errors import ContractError
 from minisgl_spec.radix_tree import Handle, InsertResult, Node, RadixTree
 from minisgl_spec.trace import Json
-from minisgl_spec.units import Slots, Tokens, align_down
+from minisgl_spec.units import Slots, Tokens
 
 
 class CacheOf(OracleCache):
@@ -26,8 +26,8 @@ class CacheOf(OracleCache):
         super().__init__(config)
 
     def make_tree(self, config: Json) -> RadixTree:
-        """Build the tree under test."""
-        return self.tree_type(config["page_size"])
+        """Build the tree under test; without a cache there is nothing to test."""
+        return super().make_tree(config) if config["cache"] == "naive" else self.tree_type(config["page_size"])
 
 
 class BlindCacheOf(CacheOf):
@@ -161,7 +161,7 @@ WRONG: dict[type[RadixTree], str] = {
     MatchStopsAtSplit: "match_is_longest",
     CountsPagesAsSlots: "sizes_match_locks",
     SlotsUpwards: "match_returns_cached_slots",
-    InsertOverwrites: "slots_hold_their_tokens",
+    InsertOverwrites: "pages_partitioned",
     InsertKeepsTail: "keys_page_aligned",
     EvictsOneLeafTooFew: "evict_frees_enough",
     EvictsParentsFirst: "evict_leaves_first",
@@ -208,13 +208,22 @@ class KeepsHandlesByPrefix(RadixTree):
 
     def lock(self, handle: Handle) -> None:
         """Lock the node that holds the handle's prefix now."""
-        if not handle.is_locked and handle.node not in self.nodes:
-            ids = tuple(token for node in handle.node.path() for token in node.key)
-            again, prefix_len = self._walk(ids[: align_down(handle.prefix_len, self.page_size)])
-            if prefix_len == handle.prefix_len:
-                handle.node = again
+        gone = not handle.is_locked and handle.node not in self.nodes
+        same = [node for node in self.nodes if gone and _prefix(node) == _prefix(handle.node)]
+        if same:
+            handle.node = same[0]
         super().lock(handle)
 
 
-RIGHT: tuple[type[RadixTree], ...] = (RadixTree, SplitsPerPage, EvictsMore, EvictsNewest, KeepsHandlesByPrefix)
+def _prefix(node: Node) -> tuple[int, ...]:
+    return tuple(token for above in node.path() for token in above.key)
+
+
+RIGHT: tuple[type[RadixTree], ...] = (
+    RadixTree,
+    SplitsPerPage,
+    EvictsMore,
+    EvictsNewest,
+    KeepsHandlesByPrefix,
+)
 """Trees that no judge may complain about."""

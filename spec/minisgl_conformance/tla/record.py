@@ -144,7 +144,7 @@ def _run_both(target: Any, oracle: Scheduler | None, op: Json, events: list[Json
     events.append(event)
     if oracle is None:
         return None
-    expected = _run_oracle(oracle, op)
+    expected = run_oracle(oracle, op)
     if event != expected:
         return ENGINE, f"{op['op']}: {event}; the oracle has {expected}"
     return None
@@ -155,7 +155,12 @@ def _run_target(target: Any, op: Json) -> Json:
         return _submitted(op["uid"], submit(target, submission_of(op)))
     if op["op"] == "abort":
         refusal = target.abort(op["uid"])
-        return {"event": "abort", "uid": op["uid"], "accepted": refusal is None, "inner": list(target.last_event())}
+        return {
+            "event": "abort",
+            "uid": op["uid"],
+            "accepted": refusal is None,
+            "inner": list(target.last_event()),
+        }
     if op["op"] == "reset":
         return {"event": "reset", "accepted": _is_accepted(target.reset)}
     target.plan(op.get("progress", []))
@@ -172,7 +177,7 @@ def _run_target(target: Any, op: Json) -> Json:
     return {"event": "step", "inner": inner, **sizes}
 
 
-def _run_oracle(oracle: Scheduler, op: Json) -> Json:
+def run_oracle(oracle: Scheduler, op: Json) -> Json:
     if op["op"] == "submit":
         return _submitted(op["uid"], oracle.submit(submission_of(op)))
     if op["op"] == "abort":
@@ -186,7 +191,11 @@ def _run_oracle(oracle: Scheduler, op: Json) -> Json:
 
 def _submitted(uid: int, refusal: Any) -> Json:
     event: Json = {"event": "submit", "uid": uid, "accepted": refusal is None}
-    return event if refusal is None else {**event, "reason": refusal.reason, "value": refusal.value, "limit": refusal.limit}
+    return (
+        event
+        if refusal is None
+        else {**event, "reason": refusal.reason, "value": refusal.value, "limit": refusal.limit}
+    )
 
 
 def _is_accepted(reset: Callable[[], None]) -> bool:

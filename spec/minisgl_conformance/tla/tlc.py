@@ -121,9 +121,8 @@ def run(
             java, "-XX:+UseParallelGC", f"-XX:ParallelGCThreads={max(1, workers)}", "-Xss64m", f"-Xmx{heap}",
             *(f"-D{name}={value}" for name, value in settings.items()),
             "-cp", str(jar), "tlc2.TLC", "-workers", str(workers), "-metadir", metadir,
-            "-fp", "1", "-noGenerateSpecTE", "-config", str(config.resolve()), *options, module.name,
+            "-fp", "1", "-config", str(config.resolve()), *options, module.name,
         ]  # fmt: skip
-        command.remove("-noGenerateSpecTE")
         done = subprocess.run(
             command, cwd=module.resolve().parent, capture_output=True, text=True, check=False
         )
@@ -137,7 +136,7 @@ def read_outcome(text: str, seconds: float = 0.0) -> Outcome:
     rule = _refuted_rule(text)
     if rule is not None:
         states = [int(number) for number, _, _ in _STATE.findall(text)]
-        return Outcome(REFUTED, rule, distinct, total, max(states, default=0), seconds, text)
+        return Outcome(REFUTED, rule, distinct, total, max(states, default=1), seconds, text)
     depth = _DEPTH.search(text)
     result = PASSED if "No error has been found" in text else FAILED
     return Outcome(result, None, distinct, total, int(depth.group(1)) if depth else 0, seconds, text)

@@ -1,0 +1,199 @@
+"""The command: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broken_caches import EvictsLocked, target_of
+from typer.testing import CliRunner, Result
+
+from minisgl_conformance import cli, files
+from minisgl_conformance.adapters.oracle import OracleCache
+
+HEADER = (
+    '{"kind":"program","format_version":1,"package_version":"0.1.0","level":"cache",'
+    '"config":{"page_size":2,"num_pages":4}}\n'
+)
+
+
+def run(*arguments: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def run_json(*arguments: str) -> Any:
+    """Run the command and read what it prints."""
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `--target ours --level cache` be a cache that evicts locked leaves."""
+    monkeypatch.setitem(cli.TARGETS, ("ours", "cache"), target_of(EvictsLocked))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["fuzz", "--help"], ["replay", "--help"], ["bench", "--help"]]
+)
+def test_help_does_not_import_torch(arguments: list[str]) -> None:
+    """Help is there without the engine and without waiting for it. (spec/README.md)"""
+    code = (
+        "import sys\n"
+        "from minisgl_conformance import cli\n"
+        "try:\n"
+        f"    cli.app({arguments!r})\n"
+        "except SystemExit as end:\n"
+        "    print('torch' in sys.modules, 'minisgl_ref' in sys.modules, end.code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "False False 0"
+
+
+def test_fuzz_prints_a_summary() -> None:
+    """Programs, operations, marks, what is not claimed, the hash and the findings. (spec/README.md)"""
+    done = run("fuzz", "--target", "oracle", "--level", "cache", "--examples", "3", "--seed", "1")
+    words = (
+        "target oracle, seed 1",
+        "programs: 3",
+        "judged steps:",
+        "marks reached:",
+        "not claimed: nothing",
+    )
+
+    assert done.exit_code == 0
+    assert [word for word in (*words, "log hash:", "findings: 0") if word not in done.stdout] == []
+
+
+def test_fuzz_takes_every_level() -> None:
+    """Without --level both are run. (spec/README.md)"""
+    told = run_json("fuzz", "--target", "oracle", "--examples", "2", "--seed", "1")
+
+    assert [(level["level"], level["programs"]) for level in told["levels"]] == [("cache", 2), ("engine", 2)]
+
+
+def test_a_seed_is_drawn_and_printed() -> None:
+    """A run without a seed can be repeated all the same. (spec/README.md)"""
+    arguments = ("fuzz", "--target", "oracle", "--level", "cache", "--examples", "1")
+    first, second = (run_json(*arguments)["levels"][0]["seed"] for _ in range(2))
+
+    assert first != second
+
+
+@pytest.mark.usefixtures("wrong_target")
+def test_a_finding_is_reported_written_and_replayed(tmp_path: Path) -> None:
+    """Exit code 1, a report, and a program that breaks the same rule again. (spec/README.md)"""
+    out = str(tmp_path / "findings")
+    done = run("fuzz", "--level", "cache", "--examples", "60", "--seed", "1", "--out", out)
+    path = tmp_path / "findings" / "evict_frees_enough-1.jsonl"
+    again = run("replay", str(path))
+
+    assert (done.exit_code, again.exit_code) == (1, 1)
+    assert "evict_frees_enough: evict(size) returns at least size slots" in done.stdout
+    assert again.stdout.startswith("evict_frees_enough: evict(size) returns at least size slots")
+
+
+def test_replay_of_a_right_program_finds_nothing_and_writes_its_log(tmp_path: Path) -> None:
+    """A recorded program runs again; its log is the one that was recorded. (spec/README.md)"""
+    recorded, log = tmp_path / "recorded", tmp_path / "again.jsonl"
+    run(
+        "fuzz",
+        "--target",
+        "oracle",
+        "--level",
+        "cache",
+        "--examples",
+        "2",
+        "--seed",
+        "1",
+        "--record",
+        str(recorded),
+    )
+    program = recorded / "cache-000002.program.jsonl"
+    done = run("replay", str(program), "--target", "oracle", "--record", str(log))
+
+    assert (done.exit_code, done.stdout.startswith("no finding in ")) == (0, True)
+    assert files.read_log(log) == files.read_log(recorded / "cache-000002.log.jsonl")
+
+
+def test_an_interrupted_run_prints_its_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a run, not its account of itself. (spec/README.md)"""
+
+    class Interrupted(OracleCache):
+        def evict(self, size: int) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.TARGETS, ("oracle", "cache"), Interrupted)
+    done = run("fuzz", "--target", "oracle", "--level", "cache", "--seed", "1")
+
+    assert done.exit_code == 130
+    assert "interrupted: the summary so far" in done.stdout
+    assert "log hash:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "need a header line"),
+        (HEADER + "{\n", "line=2"),
+        (HEADER.replace(":1,", ":7,"), "format_version=7"),
+        (HEADER + '{"op":"evict","size":"all"}\n', "'all' is not of type 'integer'"),
+        (HEADER + '{"op":"unlock","handle":1}\n', "got handle=1, handles=0, step=1"),
+    ],
+)
+def test_a_malformed_program_file_is_a_usage_error(tmp_path: Path, text: str, message: str) -> None:
+    """The message shows the value; the exit code is 2. (spec/README.md)"""
+    path = tmp_path / "program.jsonl"
+    path.write_text(text, encoding="utf-8")
+    done = run("replay", str(path), "--target", "oracle")
+
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fuzz", "--examples", "0"],
+        ["fuzz", "--minutes", "0"],
+        ["fuzz", "--level", "manager"],
+        ["fuzz", "--target", "theirs"],
+        ["replay", "no-such-file.jsonl"],
+        ["nothing"],
+    ],
+)
+def test_a_usage_error_has_exit_code_2(arguments: list[str]) -> None:
+    """What was typed wrong is told apart from a finding. (spec/README.md)"""
+    assert run(*arguments).exit_code == 2
+
+
+def test_our_engine_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch the engine exits with 2 and the command that installs it. (spec/README.md)"""
+
+    def without_torch(config: object) -> object:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setitem(cli.TARGETS, ("ours", "engine"), without_torch)
+    done = run("fuzz", "--level", "engine", "--examples", "1")
+
+    assert done.exit_code == 2
+    assert "no module torch. Install it with: pip install 'minisgl-ref[engine]'" in done.stderr
+
+
+def test_targets_says_what_is_available_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every target and backend is listed; an absent one with its reason. (spec/README.md)"""
+
+    def without_numpy() -> str | None:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr(cli, "_why_no_engine", without_numpy)
+    told = {entry["name"]: entry["unavailable"] for entry in run_json("targets")}
+
+    assert set(told) == {"oracle", "ours", "torch", "c"}
+    assert told["oracle"] is None
+    assert told["ours"] == "no module numpy: pip install 'minisgl-ref[engine]'"
