@@ -380,10 +380,10 @@ def _prompts_of(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
     Raises: ContractError for anything that is no prompt, with its place and type.
     """
+    if not isinstance(prompts, str | list | tuple):
+        raise _wrong_type("prompts", f"a prompt ({PROMPT}), or a list of prompts", prompts)
     if isinstance(prompts, str) or (prompts and (_is_ids(prompts) or _is_chat(prompts))):
         return [cast("Prompt", prompts)]
-    if not isinstance(prompts, list | tuple):
-        raise _wrong_type("prompts", PROMPT, prompts)
     for index, prompt in enumerate(prompts):
         if not (isinstance(prompt, str) or _is_ids(prompt) or _is_chat(prompt)):
             raise _wrong_type(f"prompts[{index}]", PROMPT, prompt)

@@ -119,7 +119,7 @@ ABORT_AS_DECODE_FINISHES = Fault(
     edits=(_abort_at_once("req.output_len"), *RELEASE_TWICE),
     rule="in_flight_requests_are_held",
     undoes="deviation 3, MS-13 and L3",
-    sentence="An abort releases a request whose decode is in flight; if that was its last, it is released again.",
+    sentence="An abort releases a request whose decode is in flight; its last result releases it again.",
 )
 
 REPLY_AFTER_THE_END = Fault(
@@ -175,7 +175,7 @@ RELEASE_IN_FLIGHT = Fault(
     ),
     rule="in_flight_requests_are_held",
     undoes="deviation 5, MS-22 and L5",
-    sentence="The row and pages of a request that has ended are given back though a batch in flight holds it.",
+    sentence="Row and pages of a request that has ended are given back though a batch in flight holds it.",
 )
 
 ADMISSION_COUNTS_TOKENS = Fault(
@@ -257,7 +257,7 @@ ROW_WIDTH_OF_32 = Fault(
     ),
     rule="rows_are_wide_enough",
     undoes="deviation 7, L7",
-    sentence="The width of a row is a multiple of 32, not of page_size: the last page is written past its end.",
+    sentence="A row is a multiple of 32 wide, not of page_size: the last page is written past its end.",
 )
 
 END_FROM_THE_NEXT_STEP = Fault(

@@ -172,8 +172,16 @@ def generate(
         params = SamplingParams(
             max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
         )
-        for prompt, output in zip(prompts, llm.generate(prompts, params), strict=True):
+        outputs = llm.generate(prompts, params)
+        for prompt, output in zip(prompts, outputs, strict=True):
             _print_output(prompt, output, as_json)
+    refusals = [
+        f"prompt {prompt!r} was refused: {output.refusal}"
+        for prompt, output in zip(prompts, outputs, strict=True)
+        if output.refusal is not None
+    ]
+    if refusals:
+        _fail("\n".join(refusals))
 
 
 @app.command()

@@ -177,7 +177,9 @@ def random_ops(page_size: int, num_ops: int, rng: random.Random) -> Iterator[Op]
                 old_uid=rng.randint(0, 3) if rng.random() < 0.1 else None,
             )
         elif kind < 0.31:
-            yield rng.choice((Submit((), 1), Submit((0, VOCAB_SIZE), 1), Submit((1,), 0), Submit((1,) * 40, 1)))
+            yield rng.choice(
+                (Submit((), 1), Submit((0, VOCAB_SIZE), 1), Submit((1,), 0), Submit((1,) * 40, 1))
+            )
         elif kind < 0.43:
             yield Abort(rng.randint(0, 12))
         elif kind < 0.46:

@@ -27,7 +27,9 @@ class CacheOf(OracleCache):
 
     def make_tree(self, config: Json) -> RadixTree:
         """Build the tree under test; without a cache there is nothing to test."""
-        return super().make_tree(config) if config["cache"] == "naive" else self.tree_type(config["page_size"])
+        return (
+            super().make_tree(config) if config["cache"] == "naive" else self.tree_type(config["page_size"])
+        )
 
 
 class BlindCacheOf(CacheOf):

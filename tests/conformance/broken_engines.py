@@ -77,8 +77,11 @@ class LosesRequests(BlindEngine):
         return refusal
 
     def abort(self, uid: int) -> Refusal | None:
-        """Accept the abort of a lost request."""
-        return None if uid in self.lost else super().abort(uid)
+        """Accept the abort of a lost request, once."""
+        if uid not in self.lost:
+            return super().abort(uid)
+        self.lost.remove(uid)
+        return None
 
 
 class AcceptsAnything(BlindEngine):

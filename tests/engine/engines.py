@@ -71,6 +71,16 @@ def events_of(target: EngineUnderTest, *kinds: str) -> list[Json]:
     return [event for event in target.last_event() if event["do"] in kinds]
 
 
+def launches(target: EngineUnderTest, count: int) -> list[list[list[int | bool]]]:
+    """Run steps; return [uid, cached_len, device_len, sampled] of each request of each batch."""
+    return [
+        event["requests"]
+        for _ in range(count)
+        if target.step() is not None
+        for event in events_of(target, "launch")
+    ]
+
+
 def request_of(target: EngineUnderTest, uid: int) -> RequestView:
     """One request as the engine shows it."""
     (request,) = (request for request in target.view().requests if request.uid == uid)

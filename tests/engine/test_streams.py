@@ -17,6 +17,7 @@ from minisgl_ref.engine.stream import (
     SCHEDULER,
     InlineStreams,
     SimulatedStreams,
+    Streams,
     make_streams,
 )
 from minisgl_spec.errors import BackendUnavailable, ContractError
@@ -81,7 +82,7 @@ def test_everything_runs_what_both_streams_hold() -> None:
     ],
 )
 def test_a_decision_says_how_many_items_of_which_stream_run(decision: int, ran: list[str]) -> None:
-    """d runs 1 + (d - 2) // 2 items of stream (d - 2) % 2, as far as there are any. (07-overlap.md#streams)"""
+    """d runs 1 + (d - 2) // 2 items of stream (d - 2) % 2, if there are any. (07-overlap.md#streams)"""
     device = Device()
     device.hand(SCHEDULER, "a", "b", "c")
     device.hand(ENGINE, "x", "y")
@@ -213,7 +214,8 @@ def test_a_host_wait_for_what_has_run_runs_nothing() -> None:
 
 def test_inline_work_runs_when_it_is_handed_over() -> None:
     """Nothing is ever outstanding. (07-overlap.md#streams)"""
-    streams, ran = InlineStreams(), list[str]()
+    streams: Streams = InlineStreams()
+    ran: list[str] = []
     streams.plan((NOTHING,))
 
     streams.enqueue(ENGINE, lambda: ran.append("x"))

@@ -22,7 +22,7 @@ def after_two_equal_prompts(target: EngineUnderTest) -> EngineUnderTest:
 
 
 def test_the_row_is_rewritten_before_its_duplicates_are_freed() -> None:
-    """Both requests read the pages of the tree; the second's own are free. (06-decode-and-release.md#duplicates)"""
+    """Both requests read the pages of the tree. (06-decode-and-release.md#duplicates)"""
     target = after_two_equal_prompts(ours(overlap=False, num_pages=22))
 
     view = target.view()

@@ -37,7 +37,7 @@ def test_an_abort_in_flight_only_marks() -> None:
 
 
 def test_it_is_released_once_when_its_batch_is_processed() -> None:
-    """The prompt was computed, so it is cached; there is one reply, and it is the last. (06-decode-and-release.md)"""
+    """The prompt was computed, so it is cached; there is one reply. (06-decode-and-release.md#abort)"""
     target = abort_in_final_prefill(ours())
 
     replies = target.step()

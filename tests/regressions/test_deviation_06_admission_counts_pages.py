@@ -24,7 +24,7 @@ def nine_requests_of_two_pages(target: EngineUnderTest) -> EngineUnderTest:
 
 
 def test_as_many_are_admitted_as_fit_in_pages() -> None:
-    """Five requests of two pages fit on eleven; the sixth is told what it needs. (05-prefill-and-chunking.md)"""
+    """Five requests of two pages fit on eleven. (05-prefill-and-chunking.md#admission)"""
     target = nine_requests_of_two_pages(ours(**ELEVEN_PAGES))
 
     target.step()

@@ -65,10 +65,11 @@ def test_a_violation_brings_a_drawing() -> None:
     assert str(found.value) == (
         "sizes_match_locks: recorded evictable_size=5, protected_size=0; counted 4, 0"
     )
-    assert found.value.__notes__ == [
-        "root\n"
-        "  [1 2 3] slots=0-2 ref_count=0\n"
-        "    [10] slots=3 ref_count=0\n"
-        "evictable=5 protected=0\n"
-        "free pages 4-5; retired pages none; free rows 0-3"
+    (drawing,) = found.value.__notes__
+    assert drawing.splitlines() == [
+        "root",
+        "  [1 2 3] slots=0-2 ref_count=0",
+        "    [10] slots=3 ref_count=0",
+        "evictable=5 protected=0",
+        "free pages 4-5; retired pages none; free rows 0-3",
     ]

@@ -24,17 +24,14 @@ def key_of(*tokens: int) -> bytes:
     return array("i", tokens).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (
-            3,
-            "evict: need size <= evictable_size; got size=3, evictable_size=2, protected_size=2. "
-            "Unlock a handle or ask for less.",
-        ),
-        (-1, "evict: need size >= 0; got size=-1, evictable_size=2, protected_size=2."),
-    ],
+TOO_MUCH = (
+    "evict: need size <= evictable_size; got size=3, evictable_size=2, protected_size=2. "
+    "Unlock a handle or ask for less."
 )
+NEGATIVE = "evict: need size >= 0; got size=-1, evictable_size=2, protected_size=2."
+
+
+@pytest.mark.parametrize(("size", "message"), [(3, TOO_MUCH), (-1, NEGATIVE)])
 def test_evicting_too_much_or_less_than_nothing_is_refused(size: int, message: str) -> None:
     """The message has every value, and nothing changed. (03-locks-and-eviction.md#evict)"""
     cache = RadixCache(page_size=1)

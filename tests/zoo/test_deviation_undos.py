@@ -24,7 +24,8 @@ SEEDS = (1, 2, 3, 4, 5)
 def declared_rule(number: int) -> str:
     """The rule that a section of deviations.md declares."""
     section = re.split(r"^## ", DEVIATIONS, flags=re.MULTILINE)[number]
-    return re.findall(r"^Rule: `(\w+)`$", section, flags=re.MULTILINE)[0]
+    (rule,) = re.findall(r"^Rule: `(\w+)`$", section, flags=re.MULTILINE)
+    return str(rule)
 
 
 @pytest.mark.parametrize("number", UNDOS)
