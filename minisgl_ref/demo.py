@@ -264,7 +264,7 @@ def _faults_of_turn(turn: Turn, verdict: Verdict) -> list[str]:
     if verdict.num_wrong:
         faults.append(f"{verdict.num_wrong} of {len(turn.output.output_ids)} output tokens are wrong")
     if not turn.output.output_ids:
-        faults.append(f"no output: {turn.output.finish_reason} {turn.output.refusal or ''}")
+        faults.append(f"no output: {turn.output.refusal or turn.output.finish_reason}")
     if not turn.continues:
         faults.append("the prompt does not begin with the last turn's prompt and outputs")
     return faults

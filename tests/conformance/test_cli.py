@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broken_caches import EvictsLocked, target_of
+from broken_caches import CountsPagesAsSlots, target_of
 from typer.testing import CliRunner, Result
 
 from minisgl_conformance import cli, files
@@ -33,8 +33,8 @@ def run_json(*arguments: str) -> Any:
 
 @pytest.fixture
 def wrong_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `--target ours --level cache` be a cache that evicts locked leaves."""
-    monkeypatch.setitem(cli.TARGETS, ("ours", "cache"), target_of(EvictsLocked))
+    """Let `--target ours --level cache` be a cache that counts pages as slots."""
+    monkeypatch.setitem(cli.TARGETS, ("ours", "cache"), target_of(CountsPagesAsSlots))
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_finding_is_reported_written_and_replayed(tmp_path: Path) -> None:
     """Exit code 1, a report, and a program that breaks the same rule again. (spec/README.md)"""
     out = str(tmp_path / "findings")
     done = run("fuzz", "--level", "cache", "--examples", "60", "--seed", "1", "--out", out)
-    path = tmp_path / "findings" / "evict_frees_enough-1.jsonl"
+    path = tmp_path / "findings" / "sizes_match_locks-1.jsonl"
     again = run("replay", str(path))
 
     assert (done.exit_code, again.exit_code) == (1, 1)
-    assert "evict_frees_enough: evict(size) returns at least size slots" in done.stdout
-    assert again.stdout.startswith("evict_frees_enough: evict(size) returns at least size slots")
+    assert "sizes_match_locks: evictable_size and protected_size are the slots" in done.stdout
+    assert again.stdout.startswith("sizes_match_locks: evictable_size and protected_size are the slots")
 
 
 def test_replay_of_a_right_program_finds_nothing_and_writes_its_log(tmp_path: Path) -> None:

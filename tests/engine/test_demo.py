@@ -33,6 +33,7 @@ from minisgl_ref.demo import (
 from minisgl_ref.llm import Output
 from minisgl_ref.models.load import load
 from minisgl_ref.tokenizer import Tokenizer
+from minisgl_spec.errors import Refusal
 
 from .tiny_chat import END, save_tiny_llama, tiny_tokenizer
 
@@ -169,14 +170,14 @@ def test_every_kind_of_fault_is_told() -> None:
     """A sentence each, with page size and request. (make demo)"""
     output = Output("", (7, 8), "length", 1, 3)
     turns = (Turn(0, 0, (1, 2, 3), output, continues=True), Turn(1, 2, (1, 2, 3), output, continues=False))
-    refused = Turn(2, 0, (), Output("", (), "refused", 0, 0), continues=True)
+    refused = Turn(2, 0, (), Output("", (), "refused", 0, 0, Refusal("empty_prompt", 0, 1)), continues=True)
 
     faults = faults_of(Run(4, (*turns, refused), Tally(), 1.0), [Verdict(0, 0), Verdict(1, 0), Verdict(0, 0)])
 
     assert faults == [
         "page size 4: request 2.3: 1 of 2 output tokens are wrong",
         "page size 4: request 2.3: the prompt does not begin with the last turn's prompt and outputs",
-        "page size 4: request 3.1: no output: refused",
+        "page size 4: request 3.1: no output: empty_prompt: got 0, limit 1",
         "page size 4: cached / prompt tokens is 0.333, not above 0.5",
         "page size 4: num_evicted is 0",
         "page size 4: num_duplicates is 0",
@@ -185,7 +186,7 @@ def test_every_kind_of_fault_is_told() -> None:
 
 
 def test_the_tally_counts_events() -> None:
-    """Pages evicted and duplicate, and parts of prompts; other events are not kept. (06-decode-and-release.md)"""
+    """Pages evicted and duplicate, parts of prompts; no event is kept. (06-decode-and-release.md)"""
     tally = Tally()
 
     tally.record("evict", pages=[3, 1])
