@@ -29,6 +29,7 @@ from minisgl_spec.errors import BackendUnavailable, ContractError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from minisgl_ref.llm import LLM, Output
     from minisgl_ref.models.base import Model
@@ -126,12 +127,13 @@ def judge(model: Any, prompt: Sequence[int], output_ids: Sequence[int]) -> Verdi
     import torch
 
     ids = torch.tensor([[*prompt, *output_ids]])
+    outputs = torch.tensor(output_ids, dtype=torch.int64)
     with torch.no_grad():
         # logits_to_keep: of the last tokens; the logits before an output are those that chose it.
         logits = model(ids, use_cache=False, logits_to_keep=len(output_ids) + 1).logits[0, :-1]
     best = logits.topk(2, dim=-1).values
-    chosen = logits.gather(1, torch.tensor(output_ids)[:, None])[:, 0]
-    is_wrong = (logits.argmax(-1) != torch.tensor(output_ids)) & (best[:, 0] - chosen >= TIE)
+    chosen = logits.gather(1, outputs[:, None])[:, 0]
+    is_wrong = (logits.argmax(-1) != outputs) & (best[:, 0] - chosen >= TIE)
     return Verdict(int(is_wrong.sum()), int((best[:, 0] - best[:, 1] < TIE).sum()))
 
 
@@ -346,19 +348,29 @@ def show(models: Models, script: Script) -> int:
         with console.status(f"page size {page_size}: serving"):
             run = converse(models.model, models.tokenizer, script, demo_config(page_size))
         started = time.perf_counter()
-        for turn in run.turns:
-            if turn.sequence not in judged:
-                with console.status(f"page size {page_size}: judging {turn.name}"):
-                    judged[turn.sequence] = judge(models.judging, *turn.sequence)
+        unjudged = [turn for turn in run.turns if turn.sequence not in judged]
+        for turn in unjudged:
+            with console.status(f"page size {page_size}: judging {turn.name}"):
+                judged[turn.sequence] = judge(models.judging, *turn.sequence)
         verdicts = [judged[turn.sequence] for turn in run.turns]
-        _print_run(console, run, verdicts, time.perf_counter() - started)
+        console.print(_table_of(run, verdicts))
+        _tell(console, _sums_of(run, verdicts))
+        seconds, num_known = time.perf_counter() - started, len(run.turns) - len(unjudged)
+        _tell(console, f"judged in {seconds:.1f} s; {num_known} sequences had been judged before\n")
         faults += faults_of(run, verdicts)
         runs.append(run)
-    _print_end(console, models.tokenizer, runs, script, faults)
+    _tell(console, _first_conversation(runs[-1], models.tokenizer, script))
+    num_same = sum(len({turn.output.output_ids for turn in turns}) == 1 for turns in _by_request(runs))
+    _tell(console, f"the same outputs at page sizes {PAGE_SIZES}: {num_same} of {len(runs[0].turns)}")
+    _tell(console, "\n".join(f"WRONG {fault}" for fault in faults) or "all outputs are right")
     return 1 if faults else 0
 
 
-def _print_run(console: Console, run: Run, verdicts: Sequence[Verdict], seconds: float) -> None:
+def _tell(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table_of(run: Run, verdicts: Sequence[Verdict]) -> Table:
     from rich.table import Table
 
     table = Table(title=f"page size {run.page_size}", title_justify="left")
@@ -370,34 +382,31 @@ def _print_run(console: Console, run: Run, verdicts: Sequence[Verdict], seconds:
         cells = (len(turn.prompt), output.cached_len, len(turn.prompt) - output.cached_len, num_outputs)
         right = f"{num_outputs - verdict.num_wrong}/{num_outputs}"
         table.add_row(turn.name, *map(str, cells), output.finish_reason, right, str(verdict.num_ties))
-    console.print(table)
+    return table
+
+
+def _sums_of(run: Run, verdicts: Sequence[Verdict]) -> str:
     num_outputs = sum(len(turn.output.output_ids) for turn in run.turns)
+    num_wrong = sum(verdict.num_wrong for verdict in verdicts)
+    num_ties = sum(verdict.num_ties for verdict in verdicts)
+    ratio = run.cached_size / run.prompt_size
     tally = run.tally
-    console.print(
-        f"cached / prompt tokens {run.cached_size} / {run.prompt_size} = "
-        f"{run.cached_size / run.prompt_size:.3f}; pages evicted {tally.num_evicted}, "
-        f"duplicates {tally.num_duplicates}; chunks {tally.num_chunks}\n"
-        f"output tokens {num_outputs}, wrong {sum(verdict.num_wrong for verdict in verdicts)}, "
-        f"ties {sum(verdict.num_ties for verdict in verdicts)}; "
-        f"served in {run.seconds:.1f} s, judged in {seconds:.1f} s\n",
-        highlight=False,
+    return (
+        f"cached / prompt tokens: {run.cached_size} / {run.prompt_size} = {ratio:.3f}\n"
+        f"pages evicted: {tally.num_evicted}; duplicate pages given back: {tally.num_duplicates}; "
+        f"chunks: {tally.num_chunks}\n"
+        f"output tokens: {num_outputs}; wrong: {num_wrong}; ties: {num_ties}\n"
+        f"served in {run.seconds:.1f} s"
     )
 
 
-def _print_end(
-    console: Console, tokenizer: Tokenizer, runs: Sequence[Run], script: Script, faults: Sequence[str]
-) -> None:
-    for turn in runs[-1].turns:
+def _first_conversation(run: Run, tokenizer: Tokenizer, script: Script) -> str:
+    lines = []
+    for turn in run.turns:
         if turn.conversation == 0:
-            console.print(f"visitor:   {script.conversations[0][turn.number]}", highlight=False)
-            console.print(f"assistant: {tokenizer.decode(turn.output.output_ids)}", highlight=False)
-    same = [len({turn.output.output_ids for turn in turns}) == 1 for turns in _by_request(runs)]
-    console.print(
-        f"\nthe same outputs at page sizes {PAGE_SIZES}: {sum(same)} of {len(same)}", highlight=False
-    )
-    for fault in faults:
-        console.print(f"WRONG {fault}", highlight=False)
-    console.print("something is wrong" if faults else "all outputs are right")
+            lines.append(f"visitor:   {script.conversations[0][turn.number]}")
+            lines.append(f"assistant: {tokenizer.decode(turn.output.output_ids)}")
+    return "\n".join([*lines, ""])
 
 
 def _by_request(runs: Sequence[Run]) -> Iterator[tuple[Turn, ...]]:

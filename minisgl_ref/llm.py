@@ -12,8 +12,8 @@ Chapter: spec/04-requests.md
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence, Set
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -197,7 +197,8 @@ class LLM:
         Returns: None, or a refusal if no request of this uid is left to end.
         """
         self._check_running("abort")
-        refusal = self.scheduler.abort(uid)
+        with self._watched():
+            refusal = self.scheduler.abort(uid)
         call = self._open.get(uid)
         if refusal is None and call is not None:  # no token after abort has returned
             call.inbox = deque(reply for reply in call.inbox if reply.uid != uid)
@@ -209,7 +210,8 @@ class LLM:
         Raises: ContractError while a request is running.
         """
         self._check_running("reset")
-        self.scheduler.reset()
+        with self._watched():
+            self.scheduler.reset()
 
     # -- what a call was given -----------------------------------------------------------------
 
@@ -221,8 +223,12 @@ class LLM:
                 "generate", "a model with a tokenizer", {"prompt": _short(prompt)}, "Pass token ids."
             )
         if isinstance(prompt, str):
+            _check_text(prompt)
             return self.tokenizer.encode(prompt)
-        return self.tokenizer.encode_chat(cast("Sequence[Message]", prompt))
+        messages = cast("Sequence[Message]", prompt)
+        for message in messages:
+            _check_text(message["content"])
+        return self.tokenizer.encode_chat(messages)
 
     # -- from replies to what a call returns -----------------------------------------------------
 
@@ -287,7 +293,8 @@ class LLM:
     def _submit(self, call: _Call) -> None:
         for index, (ids, params) in enumerate(call.items):
             uid = next(self._uids)
-            refusal = self.scheduler.submit(uid, ids, params)
+            with self._watched():
+                refusal = self.scheduler.submit(uid, ids, params)
             call.index_of[uid] = index
             if refusal is None:
                 call.accepted.append(uid)
@@ -298,17 +305,26 @@ class LLM:
 
     def _step(self) -> None:
         """Run one step for every call under way; if it fails, end all their requests."""
-        try:
-            replies = self.scheduler.step()
-        except InvariantError as error:  # the state is unknown: nothing may be touched any more
-            self._stopped = error
-            raise
-        except BaseException:
-            self._abort(list(self._open))
-            self.scheduler.step()  # launches nothing, and takes in what was in flight
-            raise
+        with self._watched():
+            try:
+                replies = self.scheduler.step()
+            except InvariantError:
+                raise
+            except BaseException:
+                self._abort(list(self._open))
+                self.scheduler.step()  # launches nothing, and takes in what was in flight
+                raise
         for reply in replies:
             self._deliver(reply)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Stop for good at a broken invariant: the state is unknown, nothing may be touched any more."""
+        try:
+            yield
+        except InvariantError as error:
+            self._stopped = error
+            raise
 
     def _deliver(self, reply: Reply) -> None:
         """Put a reply into the inbox of its call, if that still waits for it."""
@@ -325,17 +341,20 @@ class LLM:
 
     def _settle(self, call: _Call) -> None:
         """End what is left of a call; one step takes in every batch that was launched for it."""
+        if self._stopped is not None:
+            return
         left = [uid for uid in call.accepted if uid in self._open]
-        if self._stopped is None:
+        with self._watched():
             self._abort(left)
-            if left or any(uid in self.scheduler.requests for uid in call.accepted):
-                self._step()
+            is_held = any(uid in self.scheduler.requests for uid in call.accepted)
+        if left or is_held:
+            self._step()
 
     def _check_alive(self, call: _Call) -> None:
         if not call.inbox and self.scheduler.is_idle():
             lost = f"uids {sorted(call.index_of)} have no terminal reply and the engine is idle"
-            self._stopped = InvariantError([Violation("replied_once", lost)])
-            raise self._stopped
+            with self._watched():
+                raise InvariantError([Violation("replied_once", lost)])
 
     def _check_running(self, operation: str) -> None:
         if self._stopped is not None:
@@ -410,6 +429,13 @@ def _is_chat(prompt: object) -> bool:
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _wrong_type("prompt", "text without half of a surrogate pair", text) from error
 
 
 def _params_of(

@@ -700,22 +700,22 @@ TypeOK ==
     /\ range_of(free_pages) \subseteq 0..(config.num_pages - 1)
 
 (* Every node but the root holds a positive whole number of pages. *)
-keys_page_aligned == is_keys_page_aligned(tree, size)
+keys_page_aligned == is_between_operations => is_keys_page_aligned(tree, size)
 
 (* Two children of one node never begin with the same page of tokens. *)
-siblings_differ_in_first_page == is_siblings_differ_in_first_page(tree, size)
+siblings_differ_in_first_page == is_between_operations => is_siblings_differ_in_first_page(tree, size)
 
 (* A node's ref_count is the number of locked handles at or below it. *)
-ref_count_counts_handles == is_ref_count_counts_handles(tree, locked_paths)
+ref_count_counts_handles == is_between_operations => is_ref_count_counts_handles(tree, locked_paths)
 
 (* The node of every locked handle is in the tree, and its path is as long as the handle says. *)
-locked_nodes_in_tree == is_locked_nodes_in_tree(tree, locked_paths, size)
+locked_nodes_in_tree == is_between_operations => is_locked_nodes_in_tree(tree, locked_paths, size)
 
 (* evictable_size and protected_size are the slots under ref_count 0 and above 0. *)
-sizes_match_locks == is_sizes_match_locks(tree, size)
+sizes_match_locks == is_between_operations => is_sizes_match_locks(tree, size)
 
 (* No slot is cached by two nodes, or twice by one. *)
-slots_cached_once == is_slots_cached_once(tree)
+slots_cached_once == is_between_operations => is_slots_cached_once(tree)
 
 all_private_pages == flatten([i \in 1..Len(admitted) |-> private_pages(requests[admitted[i]])])
 retired_pages == flatten([i \in 1..Len(retired) |-> retired[i].pages])
@@ -728,46 +728,46 @@ pages_partitioned ==
 (* Every row is free, held by exactly one request, or retired. *)
 rows_partitioned ==
     LET owned == free_rows \o [i \in 1..Len(admitted) |-> requests[admitted[i]].row]
-    IN  Len(owned) = config.num_rows /\ range_of(owned) = 0..(config.num_rows - 1)
+    IN  is_between_operations => Len(owned) = config.num_rows /\ range_of(owned) = 0..(config.num_rows - 1)
 
 (* A batch in flight touches only rows and pages that nobody else was given. *)
 in_flight_requests_are_held ==
-    \A i \in 1..Len(in_flight) : \A k \in 1..Len(in_flight[i].entries) :
+    is_between_operations => \A i \in 1..Len(in_flight) : \A k \in 1..Len(in_flight[i].entries) :
         LET entry == in_flight[i].entries[k]
         IN  /\ entry.uid \in DOMAIN requests /\ requests[entry.uid].row = entry.row
             /\ range_of(entry.out_pages) \intersect range_of(free_pages) = {}
 
 (* Between steps, 0 <= cached_len < device_len <= max_device_len. *)
 lengths_ordered ==
-    \A uid \in DOMAIN requests :
+    is_between_operations => \A uid \in DOMAIN requests :
         LET r == requests[uid]
-        IN  is_between_operations /\ r.phase # RETIRED =>
+        IN  r.phase # RETIRED =>
                 0 <= r.cached_len /\ r.cached_len < r.device_len /\ r.device_len <= max_device_len(r)
 
 (* A row is a whole number of pages wide, and every position a request is mapped to is inside its row. *)
 rows_are_wide_enough ==
     /\ config.row_width % size = 0
-    /\ \A uid \in DOMAIN requests : Len(requests[uid].pages) * size <= config.row_width
+    /\ is_between_operations => \A uid \in DOMAIN requests : Len(requests[uid].pages) * size <= config.row_width
 
 (* The handle of every admitted request is locked. *)
-handle_is_locked == \A uid \in uids_admitted : requests[uid].is_locked
+handle_is_locked == is_between_operations => \A uid \in uids_admitted : requests[uid].is_locked
 
 (* Below the length of its handle, a request's row lists the slots of the handle's path. *)
 page_table_follows_handle ==
-    \A uid \in uids_admitted :
+    is_between_operations => \A uid \in uids_admitted :
         LET r == requests[uid]
         IN  has_node(tree, handle_path(r)) =>
                 take(r.pages, r.handle_len \div size) = pages_of(tree, handle_path(r))
 
 (* No position below cached_len of an admitted request is on a free page. *)
 page_table_reads_live_pages ==
-    \A uid \in DOMAIN requests :
+    is_between_operations => \A uid \in DOMAIN requests :
         LET r == requests[uid]
         IN  range_of(take(r.pages, div_ceil(r.cached_len, size))) \intersect range_of(free_pages) = {}
 
 (* Every slot in out_loc but the dummy's is on a page private to the request that writes it. *)
 writes_are_private ==
-    \A i \in 1..Len(in_flight) : \A k \in 1..Len(in_flight[i].entries) :
+    is_between_operations => \A i \in 1..Len(in_flight) : \A k \in 1..Len(in_flight[i].entries) :
         LET entry == in_flight[i].entries[k]
         IN  /\ entry.uid \in DOMAIN requests
             /\ range_of(entry.out_pages) \subseteq range_of(private_pages(requests[entry.uid]))
@@ -781,10 +781,9 @@ admitted_requests_fit ==
 
 (* A request's row maps whole pages, at least the ones below cached_len and at most those it may need. *)
 mapped_pages_cover_lengths ==
-    \A uid \in uids_admitted :
+    is_between_operations => \A uid \in uids_admitted :
         LET r == requests[uid]
-        IN  is_between_operations =>
-                div_ceil(r.cached_len, size) <= Len(r.pages) /\ Len(r.pages) <= pages_in_all(r)
+        IN      div_ceil(r.cached_len, size) <= Len(r.pages) /\ Len(r.pages) <= pages_in_all(r)
 
 (* Every cached or admitted slot holds the KV of the token prefix that names it. *)
 slots_hold_their_tokens ==

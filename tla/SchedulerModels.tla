@@ -24,18 +24,27 @@ limits == {[base EXCEPT !.num_pages = 2, !.num_rows = 1, !.is_resettable = TRUE,
                              request(<< >>, 1), request(<<1, 3>>, 1), request(<<1>>, 0), faulty(BAD_TOP_K)}]}
 wide == {[base EXCEPT !.num_pages = 9, !.submissions = {request(<<1>>, 9)}, !.num_requests = 1]}
 
-too_long == {[base EXCEPT !.num_pages = 4, !.submissions = {request(<<1, 1, 1, 1>>, 1)}, !.num_requests = 1]}
+too_long == {[base EXCEPT !.is_overlap = TRUE, !.num_pages = 4, !.submissions = {request(<<1, 1, 1, 1>>, 1)}, !.num_requests = 1]}
 never_fits == {[base EXCEPT !.num_pages = 2, !.submissions = {request(<<1>>, 2), request(<<1, 1>>, 2)}]}
 
 (* Two requests whose pages are larger than their tokens. *)
 quads == {[base EXCEPT !.is_overlap = TRUE, !.page_size = 4, !.num_pages = 2, !.max_seq_len = 8, !.row_width = 8,
                        !.token_budget = 4, !.submissions = {request(<<1, 1, 1, 1>>, 2), request(<<2>>, 2)}]}
 
+(* Free memory that is mostly the prefix being matched, while another request has pages to come. *)
+matched == {[base EXCEPT !.is_overlap = TRUE, !.num_pages = 4, !.num_requests = 3, !.is_abortable = FALSE,
+                         !.submissions = {request(<<1, 1>>, 1), request(<<2>>, 2), request(<<1, 1, 1>>, 1)}]}
+
 row_of_three == {[base EXCEPT !.page_size = 2, !.max_seq_len = 3, !.row_width = 3]}
 
 (* Waiting behind what does not fit now, chunks, and what can never fit. *)
 progress == {[base EXCEPT !.is_overlap = overlap, !.num_pages = 3, !.num_rows = 1, !.token_budget = 1,
               !.submissions = {request(<<1, 1>>, 2), request(<<1, 1, 2>>, 2)}] : overlap \in BOOLEAN}
+
+(* Three requests, two rows, four pages of two slots, overlap, late work, an abort at any time. *)
+three_late == {[base EXCEPT !.page_size = 2, !.num_pages = 4, !.num_rows = 2, !.num_requests = 3, !.is_overlap = TRUE,
+                            !.is_late = TRUE, !.max_seq_len = 6, !.row_width = 6, !.token_budget = 3,
+                            !.submissions = {request(<<1, 1, 2>>, 2), request(<<1, 1>>, 3)}]}
 
 hunt == small \union late \union in_pairs
 =============================================================================

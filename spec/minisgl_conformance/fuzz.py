@@ -123,7 +123,7 @@ def fuzz(
 
     Args:
         examples: exactly so many programs, if nothing is found.
-        seconds:  batches until the time is over; whichever budget ends first.
+        seconds:  programs until the time is over, one at least; whichever budget ends first.
         config:   keys of the configuration that are not to be drawn.
         watch:    called after every program.
         shrink:   make the program of a finding small; takes longer than finding it.
@@ -137,15 +137,17 @@ def fuzz(
     try:
         while not summary.findings:
             left = BATCH_SIZE if examples is None else min(BATCH_SIZE, examples - summary.num_programs)
-            if left <= 0 or (seconds is not None and time.perf_counter() - began >= seconds):
+            if left <= 0:
                 break
             origin = {"seed": seed, "batch": batch_idx}
             session = _Watched(make_target, level, fixed, judges, streams, origin)
-            session.follow(summary, watch, began)
+            session.follow(summary, watch, began, seconds)
             _run_batch(session, _batch_seed(seed, batch_idx), left, shrink)
             if session.finding is not None:
                 summary.findings.append(session.smallest or session.finding)
             batch_idx += 1
+    except TimeIsOver:
+        pass
     except KeyboardInterrupt:
         summary.interrupted = True
     summary.seconds = time.perf_counter() - began
@@ -185,9 +187,9 @@ def run_conformance(
 class _Watched(Session):
     """A session that counts its programs as they end."""
 
-    def follow(self, summary: Summary, watch: Watch | None, began: float) -> None:
+    def follow(self, summary: Summary, watch: Watch | None, began: float, seconds: float | None) -> None:
         """Count into `summary`, and tell `watch`."""
-        self.summary, self.watch, self.began = summary, watch, began
+        self.summary, self.watch, self.began, self.seconds = summary, watch, began, seconds
 
     def ran(self, runner: Any) -> None:
         """Count a program."""
@@ -196,6 +198,12 @@ class _Watched(Session):
         self.summary.seconds = time.perf_counter() - self.began
         if self.watch is not None:
             self.watch(self.summary, result)
+        if self.seconds is not None and self.summary.seconds >= self.seconds and self.finding is None:
+            raise TimeIsOver
+
+
+class TimeIsOver(KeyboardInterrupt):
+    """The budget of time is spent: Hypothesis stops at once, as for Ctrl-C."""
 
 
 def _probe(

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from minisgl_spec.errors import InvariantError, Violation
@@ -57,6 +56,8 @@ class Invariant:
 
 INVARIANTS: dict[str, Invariant] = {}
 
+_RULES: dict[tuple[type, frozenset[str]], tuple[Invariant, ...]] = {}
+
 
 def invariant(judge: str, view_type: type) -> Callable[[Callable[[Any], Iterator[str]]], Any]:
     """Register a generator of violations under its own name and its one-sentence docstring."""
@@ -64,7 +65,7 @@ def invariant(judge: str, view_type: type) -> Callable[[Callable[[Any], Iterator
     def register(function: Callable[[Any], Iterator[str]]) -> Callable[[Any], Iterator[str]]:
         sentence = " ".join((function.__doc__ or "").split())
         INVARIANTS[function.__name__] = Invariant(function.__name__, sentence, judge, view_type, function)
-        _rules_for.cache_clear()
+        _RULES.clear()
         return function
 
     return register
@@ -87,11 +88,13 @@ def violations(view: object, judges: Collection[str] = JUDGES) -> tuple[Violatio
     )
 
 
-@lru_cache(maxsize=64)
 def _rules_for(view_type: type, judges: frozenset[str]) -> tuple[Invariant, ...]:
-    """Return the invariants that speak of a kind of view, in order of definition."""
-    rules = INVARIANTS.values()
-    return tuple(rule for rule in rules if rule.judge in judges and issubclass(view_type, rule.view_type))
+    """Return the invariants that speak of a kind of view, in order of definition; looked up once."""
+    wanted = (view_type, judges)
+    if wanted not in _RULES:
+        rules = INVARIANTS.values()
+        _RULES[wanted] = tuple(r for r in rules if r.judge in judges and issubclass(view_type, r.view_type))
+    return _RULES[wanted]
 
 
 def check(view: object, judges: Collection[str] = JUDGES) -> None:

@@ -444,6 +444,15 @@ def test_a_wrong_type_is_the_callers_mistake(case: str, stream: bool) -> None:
     assert is_untouched(llm)
 
 
+@pytest.mark.parametrize(
+    "prompt", ["a\ud800", [{"role": "user", "content": "a\ud800"}]], ids=["text", "chat"]
+)
+def test_text_that_no_file_can_hold_is_the_callers_mistake(prompt: Any) -> None:
+    """Half of a surrogate pair is no character; tokenizers fail on it in their own way. (CONTRIBUTING.md)"""
+    with pytest.raises(ContractError, match=r"text without half of a surrogate pair; got value='a\\ud800"):
+        scripted(LETTERS, tokenizer=tiny_tokenizer()).generate(prompt)
+
+
 def test_the_message_of_a_wrong_type_shows_place_value_and_type() -> None:
     """What is wrong, and where. (CONTRIBUTING.md)"""
     with pytest.raises(ContractError) as caught:

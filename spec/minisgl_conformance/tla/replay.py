@@ -73,17 +73,9 @@ def compare(runs: Mapping[str, Run]) -> Disagreement | None:
 def complete(graph: Graph, walk: Sequence[Edge]) -> list[Edge]:
     """Return a walk that ends between two operations."""
     edges = list(walk)
-    while not _is_at_rest(edges):
+    while not any(edge.event[0] == CODES["begin_step"] for edge in graph.edges[edges[-1].target]):
         edges.append(graph.edges[edges[-1].target][0])
     return edges
-
-
-def _is_at_rest(edges: Sequence[Edge]) -> bool:
-    """Whether a step under way has ended; an abort that releases ends with its release."""
-    last = edges[-1].event[0]
-    if last == CODES["release"]:
-        return len(edges) > 1 and edges[-2].event[0] == CODES["abort"]
-    return last in (CODES["end_step"], CODES["submit"], CODES["reset"])
 
 
 def program_of(walk: Sequence[Edge], setting: Setting) -> Program:

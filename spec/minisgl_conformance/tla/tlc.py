@@ -119,6 +119,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="tlc-") as metadir:
         command = [
             java, "-XX:+UseParallelGC", f"-XX:ParallelGCThreads={max(1, workers)}", "-Xss64m", f"-Xmx{heap}",
+            # TLC unpacks its own modules there and removes them: two runs must not share it
+            f"-Djava.io.tmpdir={metadir}",
             *(f"-D{name}={value}" for name, value in settings.items()),
             "-cp", str(jar), "tlc2.TLC", "-workers", str(workers), "-metadir", metadir,
             "-fp", "1", "-config", str(config.resolve()), *options, module.name,
