@@ -104,7 +104,7 @@ class EngineTarget(Protocol):
     """An engine: requests go in, tokens come out, one step at a time.
 
     config: page_size, num_pages, num_rows, max_seq_len, token_budget, cache, overlap, vocab_size,
-            eos_ids, model, streams.
+            eos_ids, model, streams; and `UNJUDGED`, in a variant only.
 
     Optional, declared in `capabilities`: the methods of `ShowsEngine`.
     """
@@ -193,3 +193,6 @@ def target_config(config: Mapping[str, Any]) -> Json:
 
 COMPARE = "compare"
 """The runner's own key in an engine program: which variant of it the tokens are compared with."""
+
+UNJUDGED = "unjudged"
+"""A key of a variant's configuration: only its replies are looked at, so a target may leave out its own checks."""

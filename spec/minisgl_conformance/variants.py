@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minisgl_conformance.runner import Finding, TargetRaised, run_program
+from minisgl_conformance.targets import UNJUDGED
 from minisgl_spec import contracts
 from minisgl_spec.errors import Violation
 from minisgl_spec.messages import Reply
@@ -101,7 +102,7 @@ def _run_variant(runner: EngineRunner, config: Json) -> dict[int, VariantRequest
     """Run the operations without judging; return what each accepted request got, by operation."""
     from minisgl_conformance.engine_runner import submission_of, submit
 
-    target = _guard("make_target", lambda: runner.make_target(config))
+    target = _guard("make_target", lambda: runner.make_target({**config, UNJUDGED: True}))
     by_op: dict[int, VariantRequest] = {}
     current: dict[int, VariantRequest] = {}
     for op_idx, op in enumerate(runner.ops):

