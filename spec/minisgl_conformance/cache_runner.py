@@ -17,7 +17,6 @@ from typing import Any
 
 from minisgl_conformance import marks as situations
 from minisgl_conformance import targets
-from minisgl_conformance.rules import mistakes_are_refused
 from minisgl_conformance.runner import Runner
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec import contracts, invariants
@@ -146,7 +145,9 @@ class CacheRunner(Runner):
         if need is not None or is_mistake:
             return self._refusal(op, need, is_mistake=is_mistake or handle.is_stale)
         if handle.ids and handle.ids not in self.cached.slots:
-            self._hold(mistakes_are_refused, f"lock of {handle.ids}, which was evicted,", None, True)
+            self._hold(
+                contracts.mistakes_are_refused, f"lock of {handle.ids}, which was evicted,", None, True
+            )
             return self._event(op)
         if self.oracle is not None:
             self.oracle.lock(handle.oracles)
@@ -308,7 +309,7 @@ class CacheRunner(Runner):
 
     def _refusal(self, op: Json, need: str | None, is_mistake: bool) -> Json:
         """Hold a refusal, or a mistake that was accepted, to the contract, and the state to what it was."""
-        self._hold(mistakes_are_refused, f"{op['op']} {_arguments(op)}", need, is_mistake)
+        self._hold(contracts.mistakes_are_refused, f"{op['op']} {_arguments(op)}", need, is_mistake)
         if need is None:
             return self._event(op)
         if self.view is not None:

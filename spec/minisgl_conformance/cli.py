@@ -10,6 +10,7 @@ Chapter: spec/README.md
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -81,6 +82,8 @@ TARGETS: dict[tuple[str, str], MakeTarget] = {
 
 def main() -> None:
     """Run the command."""
+    # OpenMP threads that spin while they wait slow everything down on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app()
 
 

@@ -19,7 +19,6 @@ from typing import Any
 from minisgl_conformance import marks as situations
 from minisgl_conformance import targets
 from minisgl_conformance.content import Tape, judge_executions
-from minisgl_conformance.rules import mistakes_are_refused
 from minisgl_conformance.runner import Finding, Runner, TargetRaised
 from minisgl_conformance.targets import COMPARE, MakeTarget, target_config
 from minisgl_conformance.variants import compare_variant, judge_variant
@@ -280,7 +279,7 @@ class EngineRunner(Runner):
 
     def _hold_refusal(self, operation: str, uid: int, refusal: Refusal | None, is_mistake: bool) -> None:
         text = str(refusal) if refusal is not None else None
-        self._hold(mistakes_are_refused, f"{operation} of request {uid}", text, is_mistake)
+        self._hold(contracts.mistakes_are_refused, f"{operation} of request {uid}", text, is_mistake)
 
     def _hold_unchanged(self) -> None:
         if self.view is not None:

@@ -195,4 +195,4 @@ COMPARE = "compare"
 """The runner's own key in an engine program: which variant of it the tokens are compared with."""
 
 UNJUDGED = "unjudged"
-"""A key of a variant's configuration: only its replies are looked at, so a target may leave out its own checks."""
+"""A key of a variant's configuration: only its replies are looked at, its own checks may be left out."""

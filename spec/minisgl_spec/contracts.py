@@ -59,9 +59,9 @@ class CachedPrefixes:
         return length
 
     def slots_of(self, ids: Tokens) -> tuple[Slot, ...]:
-        """Return the slots of a cached prefix, in order of position."""
+        """Return the slots of a prefix, in order of position; what is not cached has none."""
         ends = range(self.page_size, len(ids) + 1, self.page_size)
-        return tuple(slot for end in ends for slot in self.slots[tuple(ids[:end])])
+        return tuple(slot for end in ends for slot in self.slots.get(tuple(ids[:end]), ()))
 
     def insert(self, ids: Tokens, slots: Sequence[Slot]) -> None:
         """Record an insertion; what is cached already stays as it is."""
@@ -182,6 +182,15 @@ def evict_takes_oldest_leaf(before: CacheView, slots: Sequence[Slot]) -> Iterato
             return
         rest = rest[len(oldest.slots) :]
         del nodes[oldest.node_id]
+
+
+@contract
+def mistakes_are_refused(operation: str, refusal: str | None, is_mistake: bool) -> Iterator[str]:
+    """A call is refused when its contract forbids it, and only then."""
+    if is_mistake and refusal is None:
+        yield f"{operation} was accepted; its contract forbids it"
+    if not is_mistake and refusal is not None:
+        yield f"{operation} was refused ({refusal}); its contract allows it"
 
 
 @contract

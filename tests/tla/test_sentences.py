@@ -31,7 +31,9 @@ def modelled() -> set[str]:
 @pytest.mark.parametrize("name", sorted(CLAIMS))
 def test_every_rule_is_modelled_or_listed_with_a_reason(name: str):
     """A rule of the spec is checked by a model, or the manifest says why it is not. (tla/README.md)"""
-    assert (name in modelled()) != (name in NOT_MODELLED), NOT_MODELLED.get(name, "neither modelled nor listed")
+    assert (name in modelled()) != (name in NOT_MODELLED), NOT_MODELLED.get(
+        name, "neither modelled nor listed"
+    )
 
 
 @pytest.mark.parametrize("module", MODULES)
