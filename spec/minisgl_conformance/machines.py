@@ -345,9 +345,7 @@ class EngineMachine(Machine):
 def make_machine(session: Session) -> type[Machine]:
     """Return the machine class of a session: its level, with the configurations it may draw."""
     if session.level == targets.CACHE:
-        # A cache that does not claim the oracle's policy need not know a naive one.
-        chosen = {} if targets.EXACT in session.origin.get("claims", ()) else {"cache": "radix"}
-        configs = programs.cache_configs({**chosen, **session.fixed})
+        configs = programs.cache_configs(session.fixed)
 
         class OneCacheMachine(CacheMachine):
             @initialize(config=configs)
