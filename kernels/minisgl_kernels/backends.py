@@ -1,8 +1,7 @@
 """Which backends this machine has, and in words why it lacks one.
 
 A backend is an object with one function per operation; names and argument order are those of `Ops`.
-`torch` runs everywhere torch does. `c` is the CPU's: the three copies compiled from C, the torch
-backend for the rest.
+`torch` runs everywhere torch does. `c` is the CPU's: every operation compiled from C.
 
 This file never falls back: a backend that is asked for by name works or says why not.
 Chapter: kernels/README.md
@@ -19,10 +18,22 @@ from minisgl_spec.errors import BackendUnavailable, ContractError
 if TYPE_CHECKING:
     from torch import Tensor
 
+C_KERNELS = (
+    "compare_key",
+    "store_kv",
+    "gather_kv",
+    "paged_attention",
+    "rms_norm",
+    "rope",
+    "silu_and_mul",
+    "linear",
+    "embedding",
+    "sample",
+)
 # name -> its module, and the kernels that are compiled for it
 BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("minisgl_kernels.torch_ops", ()),
-    "c": ("minisgl_kernels.c_ops", ("compare_key", "store_kv", "gather_kv")),
+    "c": ("minisgl_kernels.c_ops", C_KERNELS),
 }
 
 
@@ -58,6 +69,9 @@ class Ops(Protocol):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Scale each row to a root mean square of 1, then by weight."""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """rms_norm of x + residual, and that sum."""
 
     def rope(
         self, q: Tensor, k: Tensor, positions: Tensor, inv_freq: Tensor, attention_scaling: float

@@ -71,6 +71,16 @@ def test_a_row_of_linear_has_the_same_bits_alone(
     assert torch.equal(together, torch.cat([ops.linear(x[row : row + 1], weight) for row in range(rows)]))
 
 
+def test_a_weight_that_is_written_is_read_again(ops: Ops) -> None:
+    """A backend may keep a weight in a form of its own, never an old one."""
+    x, weight = randn(0, 2, 8), randn(1, 5, 8)
+    before = ops.linear(x, weight)
+
+    weight.mul_(2)
+
+    assert torch.equal(ops.linear(x, weight), 2 * before)
+
+
 def test_linear_keeps_leading_axes(ops: Ops) -> None:
     """[2, 3, in] becomes [2, 3, out]."""
     x, weight = randn(0, 2, 3, 8), randn(1, 5, 8)
@@ -115,6 +125,21 @@ def test_a_row_of_rms_norm_has_the_same_bits_alone(
 
     alone = [ops.rms_norm(x[row : row + 1], weight, 1e-5) for row in range(rows)]
     assert torch.equal(together, torch.cat(alone))
+
+
+@given(rows=ROWS, hidden_size=SIZES, dtype=DTYPES, seed=SEEDS)
+@example(rows=3, hidden_size=576, dtype=torch.float32, seed=0)
+def test_add_rms_norm_is_a_sum_and_its_norm(
+    ops: Ops, rows: int, hidden_size: int, dtype: torch.dtype, seed: int
+) -> None:
+    """The sum has the bits of x + residual, the rest those of rms_norm of it. (rms_norm/reference.py)"""
+    x, residual = randn(seed, rows, hidden_size, dtype=dtype), randn(seed + 2, rows, hidden_size, dtype=dtype)
+    weight = randn(seed + 1, hidden_size, dtype=dtype)
+
+    normed, total = ops.add_rms_norm(strided(x), strided(residual), weight, 1e-5)
+
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normed, ops.rms_norm(x + residual, weight, 1e-5))
 
 
 def test_rms_norm_is_the_formula_of_its_docstring() -> None:

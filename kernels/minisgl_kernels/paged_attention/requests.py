@@ -66,7 +66,7 @@ def read_requests(
     """
     CONTRACT.check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens)
     check_cache_layout(OPERATION, k_cache, v_cache)
-    _check_sizes(q.shape[1], k_cache.shape[1], sliding_window)
+    check_sizes(q.shape[1], k_cache.shape[1], sliding_window)
     starts: list[int] = q_starts.tolist()
     if starts[0] != 0 or starts[-1] != q.shape[0]:
         raise ContractError(
@@ -87,7 +87,8 @@ def read_requests(
     return requests
 
 
-def _check_sizes(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:
+def check_sizes(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:
+    """Refuse heads that do not divide and a window in which a query would not see itself."""
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         got = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
         raise ContractError(OPERATION, "num_heads a multiple of num_kv_heads >= 1", got)
