@@ -22,6 +22,7 @@ C_KERNELS = (
     "compare_key",
     "store_kv",
     "gather_kv",
+    "page_table",
     "paged_attention",
     "rms_norm",
     "rope",
@@ -52,6 +53,14 @@ class Ops(Protocol):
 
     def gather_kv(self, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Read K and V of slots into new tensors."""
+
+    def write_page_table(
+        self, page_table: Tensor, rows: Tensor, page_idxs: Tensor, pages: Tensor, page_size: int
+    ) -> None:
+        """Map pages of rows to the slots of pages."""
+
+    def read_page_table(self, page_table: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+        """The slots of positions of rows."""
 
     def paged_attention(
         self,

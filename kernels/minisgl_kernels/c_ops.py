@@ -9,6 +9,7 @@ from minisgl_kernels.compare_key.c_kernel import compare_key
 from minisgl_kernels.embedding.c_kernel import embedding
 from minisgl_kernels.gather_kv.c_kernel import gather_kv
 from minisgl_kernels.linear.c_kernel import linear
+from minisgl_kernels.page_table.c_kernel import read_page_table, write_page_table
 from minisgl_kernels.paged_attention.c_kernel import paged_attention
 from minisgl_kernels.rms_norm.c_kernel import add_rms_norm, rms_norm
 from minisgl_kernels.rope.c_kernel import rope
@@ -23,6 +24,8 @@ __all__ = [
     "compare_key",
     "store_kv",
     "gather_kv",
+    "write_page_table",
+    "read_page_table",
     "paged_attention",
     "rms_norm",
     "add_rms_norm",

@@ -87,8 +87,10 @@ static void panel_rows(const float *x, int64_t num_rows, const char *panel, int6
     vec biases[2] = {splat(0), splat(0)};
     for (int half = 0; bias != NULL && half < 2; half++)
         biases[half] = vec_load_part(bias + first + half * LANES, counts[half]);
-    for (int64_t row = 0; row < num_rows; row += ROWS) {
-        int64_t rows = num_rows - row < ROWS ? num_rows - row : ROWS;
+    /* as few blocks as possible, and of one size: 16 rows are 8 and 8, not 12 and 4 */
+    const int64_t num_blocks = (num_rows + ROWS - 1) / ROWS, step = (num_rows + num_blocks - 1) / num_blocks;
+    for (int64_t row = 0; row < num_rows; row += step) {
+        int64_t rows = num_rows - row < step ? num_rows - row : step;
         vec sums[2 * ROWS];
         block_of(x + row * in_features, in_features, panel, type, rows, sums);
         for (int64_t i = 0; i < 2 * rows; i++) {
