@@ -1,7 +1,8 @@
 """Which backends this machine has, and in words why it lacks one.
 
 A backend is an object with one function per operation; names and argument order are those of `Ops`.
-`torch` runs everywhere torch does. `c` is the CPU's: every operation compiled from C.
+`torch` runs everywhere torch does. `c` is the CPU's: every operation compiled from C. `triton`
+is a GPU's, and runs in Triton's interpreter where `TRITON_INTERPRET=1` is set before it is first asked for.
 
 This file never falls back: a backend that is asked for by name works or says why not.
 Chapter: kernels/README.md
@@ -10,6 +11,8 @@ Chapter: kernels/README.md
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 from typing import TYPE_CHECKING, Protocol, cast
 
 from minisgl_kernels import build
@@ -35,6 +38,7 @@ C_KERNELS = (
 BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("minisgl_kernels.torch_ops", ()),
     "c": ("minisgl_kernels.c_ops", C_KERNELS),
+    "triton": ("minisgl_kernels.triton_ops", ()),
 }
 
 
@@ -111,6 +115,8 @@ def get(name: str) -> Ops:
     """
     if name not in BACKENDS:
         raise ContractError("get_backend", f"name in {', '.join(BACKENDS)}", {"name": repr(name)})
+    if name == "triton":
+        _check_triton()
     module_name, compiled = BACKENDS[name]
     try:
         module = importlib.import_module(module_name)
@@ -122,6 +128,21 @@ def get(name: str) -> Ops:
     for kernel in compiled:
         build.load(kernel)
     return cast("Ops", module)
+
+
+def _check_triton() -> None:
+    """Refuse unless there is a CUDA device, or Triton's interpreter stands in for it."""
+    if importlib.util.find_spec("triton") is None:
+        raise BackendUnavailable("triton", "triton is not installed; install minisgl-ref[engine]")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    try:
+        import torch
+    except ImportError:
+        return
+    if not torch.cuda.is_available():
+        reason = "no CUDA device; TRITON_INTERPRET=1 runs the kernels in Triton's interpreter, slowly"
+        raise BackendUnavailable("triton", reason)
 
 
 def available() -> dict[str, str | None]:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from minisgl_kernels.build import load
 from minisgl_kernels.c_calls import TYPES, computes, num_threads, pointer
-from minisgl_kernels.contract import as_contiguous_rows, check_cache_layout, check_on_cpu
+from minisgl_kernels.contract import as_contiguous_rows, check_on_cpu
 from minisgl_kernels.paged_attention import torch_kernel
-from minisgl_kernels.paged_attention.requests import CONTRACT, OPERATION, check_sizes, read_requests
+from minisgl_kernels.paged_attention.requests import OPERATION, check_shapes, read_requests
 
 DONE, NO_MEMORY = -1, -2
 
@@ -29,10 +29,8 @@ def paged_attention(
     sliding_window: int | None = None,
 ) -> Tensor:
     """Attend from each request's query tokens to the slots its row lists (see reference.py)."""
-    CONTRACT.check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens)
+    check_shapes(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
     check_on_cpu(OPERATION, q)
-    check_cache_layout(OPERATION, k_cache, v_cache)
-    check_sizes(q.shape[1], k_cache.shape[1], sliding_window)
     if not computes(q):
         return torch_kernel.paged_attention(
             q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, sliding_window
