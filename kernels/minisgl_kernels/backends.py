@@ -3,6 +3,7 @@
 A backend is an object with one function per operation; names and argument order are those of `Ops`.
 `torch` runs everywhere torch does. `c` is the CPU's: every operation compiled from C. `triton`
 is a GPU's, and runs in Triton's interpreter where `TRITON_INTERPRET=1` is set before it is first asked for.
+`cuda` is CUDA C++ for the copies, the page table and attention, Triton for the rest.
 
 This file never falls back: a backend that is asked for by name works or says why not.
 Chapter: kernels/README.md
@@ -39,6 +40,7 @@ BACKENDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "torch": ("minisgl_kernels.torch_ops", ()),
     "c": ("minisgl_kernels.c_ops", C_KERNELS),
     "triton": ("minisgl_kernels.triton_ops", ()),
+    "cuda": ("minisgl_kernels.cuda_ops", ()),
 }
 
 
@@ -115,8 +117,8 @@ def get(name: str) -> Ops:
     """
     if name not in BACKENDS:
         raise ContractError("get_backend", f"name in {', '.join(BACKENDS)}", {"name": repr(name)})
-    if name == "triton":
-        _check_triton()
+    if name in ("triton", "cuda"):
+        _check_triton(name)
     module_name, compiled = BACKENDS[name]
     try:
         module = importlib.import_module(module_name)
@@ -125,16 +127,25 @@ def get(name: str) -> Ops:
             raise
         reason = "torch is not installed; install minisgl-ref[engine]"
         raise BackendUnavailable(name, reason) from None
+    if name == "cuda":
+        _check_cuda()
     for kernel in compiled:
         build.load(kernel)
     return cast("Ops", module)
 
 
-def _check_triton() -> None:
+def _check_cuda() -> None:
+    """Refuse unless there is a CUDA device and an nvcc; its arithmetic beside attention is Triton's."""
+    from minisgl_kernels import cuda_build
+
+    cuda_build.check_available()
+
+
+def _check_triton(name: str) -> None:
     """Refuse unless there is a CUDA device, or Triton's interpreter stands in for it."""
     if importlib.util.find_spec("triton") is None:
-        raise BackendUnavailable("triton", "triton is not installed; install minisgl-ref[engine]")
-    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise BackendUnavailable(name, "triton is not installed; install minisgl-ref[engine]")
+    if os.environ.get("TRITON_INTERPRET") == "1" and name == "triton":
         return
     try:
         import torch
@@ -142,7 +153,7 @@ def _check_triton() -> None:
         return
     if not torch.cuda.is_available():
         reason = "no CUDA device; TRITON_INTERPRET=1 runs the kernels in Triton's interpreter, slowly"
-        raise BackendUnavailable("triton", reason)
+        raise BackendUnavailable(name, reason if name == "triton" else "no CUDA device")
 
 
 def available() -> dict[str, str | None]:

@@ -108,8 +108,28 @@ def compile_c(
 
     Raises: BackendUnavailable with the compiler's own words if it fails.
     """
-    compiler = find_compiler()
-    target = cache_dir() / f"{sources[0].stem}-{_key(sources, flags, compiler)}{suffix}"
+    beside = [path for source in sources for path in (source.with_suffix(".cdef"),) if path.exists()]
+    headers = sorted(PACKAGE.glob("*.h"))
+    return compile_sources(BACKEND, find_compiler(), sources, flags, suffix, libraries, [*beside, *headers])
+
+
+def compile_sources(
+    backend: str,
+    compiler: Compiler,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    suffix: str,
+    libraries: Sequence[str] = (),
+    also_read: Sequence[Path] = (),
+) -> Path:
+    """Run a compiler into the cache, unless the file is there already.
+
+    Args:
+        also_read: files that the sources include; they are part of the file's name.
+
+    Raises: BackendUnavailable with the compiler's own words if it fails.
+    """
+    target = cache_dir() / f"{sources[0].stem}-{_key([*sources, *also_read], flags, compiler)}{suffix}"
     if target.exists():
         return target
     handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.")
@@ -118,7 +138,7 @@ def compile_c(
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BackendUnavailable(BACKEND, f"`{shlex.join(command)}` failed: {done.stderr.strip()}")
+            raise BackendUnavailable(backend, f"`{shlex.join(command)}` failed: {done.stderr.strip()}")
         os.replace(partial, target)
     finally:
         Path(partial).unlink(missing_ok=True)
@@ -176,10 +196,8 @@ def cpu_features() -> str:
     return f"{platform.machine()} {platform.processor()} {' '.join(sorted(set(features)))}"
 
 
-def _key(sources: Sequence[Path], flags: Sequence[str], compiler: Compiler) -> str:
+def _key(files: Sequence[Path], flags: Sequence[str], compiler: Compiler) -> str:
     digest = hashlib.sha256()
-    beside = [path for source in sources for path in (source, source.with_suffix(".cdef")) if path.exists()]
-    files = [*beside, *sorted(PACKAGE.glob("*.h"))]
     words = [*compiler.command, compiler.version, *flags, cpu_features()]
     for part in [*(path.read_bytes() for path in files), *(word.encode() for word in words)]:
         digest.update(len(part).to_bytes(8, "little") + part)

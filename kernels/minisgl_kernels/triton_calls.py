@@ -37,7 +37,7 @@ def as_bits(tensor: Tensor) -> Tensor:
 
 def block_of(size: int, least: int = 1) -> int:
     """The power of two that holds `size` elements."""
-    return max(least, triton.next_power_of_2(max(size, 1)))
+    return max(least, 1 << max(size - 1, 0).bit_length())
 
 
 def computes(*tensors: Tensor) -> bool:

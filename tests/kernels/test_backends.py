@@ -56,7 +56,7 @@ def test_backends_have_the_names_and_arguments_of_the_protocol(ops: Ops, operati
 
 def test_available_says_why_not_for_each_backend() -> None:
     """Every backend is listed, with None or a reason in words."""
-    assert list(backends.available()) == ["torch", "c", "triton"]
+    assert list(backends.available()) == ["torch", "c", "triton", "cuda"]
     assert backends.available()["torch"] is None
 
 
@@ -65,7 +65,7 @@ def test_an_unknown_backend_is_refused_by_name() -> None:
     with pytest.raises(ContractError) as refusal:
         backends.get("metal")
 
-    assert str(refusal.value) == "get_backend: need name in torch, c, triton; got name='metal'."
+    assert str(refusal.value) == "get_backend: need name in torch, c, triton, cuda; got name='metal'."
 
 
 def test_without_a_cuda_device_triton_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def _best_token(logits, vocab_size, tokens, BLOCK: tl.constexpr):
         first = tl.min(tl.where(value == largest, at, 2147483647), axis=0)
         token = tl.where(largest > best, first, token)
         best = tl.maximum(best, largest)
-    tl.store(tokens + row, token.to(tl.int64))
+    tl.store(tokens + row, token)
 
 
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, uniform: Tensor) -> Tensor:
