@@ -15,7 +15,7 @@
 #include "paged_attention.cdef"
 #include "vectors.h"
 
-enum { DONE = -1, NO_MEMORY = -2, KEYS = LANES, QUAD = 4, MOST_ROWS = 96, FEW_ROWS = 12, MOST_CHUNKS = 4 };
+enum { DONE = -1, NO_MEMORY = -2, KEYS = LANES, QUAD = 4, MOST_ROWS = 96, FEW_ROWS = 12, MOST_CHUNKS = 4, AHEAD = 16 };
 
 /* What all requests share. width: head_dim filled up to whole vectors. */
 struct call {
@@ -63,6 +63,13 @@ static struct span visible(const struct call *call, int64_t position)
     return (struct span){low, position + 1};
 }
 
+/* Pages lie anywhere, so the processor cannot guess the next key: it is told. */
+static void fetch(const char *key, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch(key + at);
+}
+
 /* Pointers to K or V of positions first .. first + 16: zeros outside of [low, high). */
 static void find_keys(const struct call *call, const struct task *task, const char *cache, int64_t stride,
                       int64_t first, struct span span, struct scratch *scratch, const float **keys)
@@ -76,6 +83,8 @@ static void find_keys(const struct call *call, const struct task *task, const ch
             keys[i] = scratch->zeros;
             continue;
         }
+        if (position + AHEAD < span.high)
+            fetch(cache + ((int64_t)slots[position + AHEAD] * stride + head) * size, call->head_dim * size);
         const char *key = cache + ((int64_t)slots[position] * stride + head) * size;
         if (as_it_lies) {
             keys[i] = (const float *)(const void *)key;
