@@ -29,7 +29,7 @@ class EngineConfig:
     cache:         "radix" shares prefixes, "naive" shares nothing.
     overlap:       launch the next batch before the last one is processed.
     streams:       how work reaches the device; None chooses "cuda" on a CUDA device, else "inline".
-    backend:       which kernels: "c" or "torch"; None takes "c" where it can be built.
+    backend:       which kernels: "torch", "c" or "triton"; None takes "c" where it can be built.
     check_level:   what is checked after every operation.
     num_threads:   threads torch may use; None leaves it as it is.
     """

@@ -1,9 +1,10 @@
 """Compile a kernel's C at first use and load it through cffi, without Python headers (ABI mode).
 
 A library is a pure function of its source, the flags, the compiler's version and the CPU's features,
-so its file name is the hash of these, and a cache directory outside the tree is shared by every
-process: a compiler writes to a name of its own and an atomic rename publishes it, so workers that
-start together cannot see half a file. The `.c` file includes its `.cdef`, so both always agree.
+so its file name is the hash of these (headers included), and a cache directory outside the tree is shared by
+every process: a compiler writes to a name of its own and an atomic rename publishes it, so workers that
+start together cannot see half a file. A compiler without OpenMP builds for one thread and says so. The
+`.c` file includes its `.cdef`, so both always agree.
 
 This file never writes into the source tree and never compiles at import.
 Environment: CC names a compiler; XDG_CACHE_HOME moves the cache (~/.cache/minisgl-ref otherwise).
@@ -20,6 +21,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,10 @@ from minisgl_spec.errors import BackendUnavailable
 PACKAGE = Path(__file__).resolve().parent
 COMPILERS = ("gcc", "clang")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wno-sign-conversion")
-FAST = ("-O3", "-fPIC", "-shared")
+# A product may be fused into the sum it goes to; nothing may be reordered.
+FAST = ("-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-I", str(PACKAGE))
+PRAGMA, THREADS = "#pragma omp", ("-fopenmp",)
+ONE_THREAD = ("-Wno-unknown-pragmas", "-Wno-unused-parameter")
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native", "arm64": "-mcpu=native"}
 BACKEND = "c"
 
@@ -66,26 +71,74 @@ def load(name: str) -> Library:
         raise BackendUnavailable(BACKEND, "cffi is not installed; install minisgl-ref[engine]") from None
     ffi = cffi.FFI()
     ffi.cdef((PACKAGE / name / f"{name}.cdef").read_text())
-    path = compile_c([PACKAGE / name / f"{name}.c"], [*WARNINGS, *FAST, *native_flags()], suffix=".so")
+    source = PACKAGE / name / f"{name}.c"
+    is_threaded = PRAGMA in source.read_text()
+    flags = [*WARNINGS, *FAST, *native_flags(), *(thread_flags() if is_threaded else ())]
+    path = compile_c([source], flags, suffix=".so", libraries=["-lm"])
     return Library(ffi, ffi.dlopen(str(path)))
 
 
-def compile_c(sources: Sequence[Path], flags: Sequence[str], suffix: str) -> Path:
+@functools.cache
+def thread_flags() -> tuple[str, ...]:
+    """The flags that compile for OpenMP; where the compiler has none, those for one thread, and a warning."""
+    try:
+        compile_c([PACKAGE / "threads.c"], [*FAST, *THREADS], suffix=".so")
+    except BackendUnavailable as error:
+        if not can_compile():
+            raise
+        reason = error.reason.splitlines()[-1]
+        warnings.warn(f"the C kernels run on one thread: no OpenMP ({reason})", stacklevel=2)
+        return ONE_THREAD
+    return THREADS
+
+
+def can_compile() -> bool:
+    """Whether a file compiles at all, without OpenMP."""
+    try:
+        compile_c([PACKAGE / "threads.c"], [*FAST, *ONE_THREAD], suffix=".so")
+    except BackendUnavailable:
+        return False
+    return True
+
+
+def compile_c(
+    sources: Sequence[Path], flags: Sequence[str], suffix: str, libraries: Sequence[str] = ()
+) -> Path:
     """Compile C sources into the cache and return the file; a file that is there already is used as it is.
 
     Raises: BackendUnavailable with the compiler's own words if it fails.
     """
-    compiler = find_compiler()
-    target = cache_dir() / f"{sources[0].stem}-{_key(sources, flags, compiler)}{suffix}"
+    beside = [path for source in sources for path in (source.with_suffix(".cdef"),) if path.exists()]
+    headers = sorted(PACKAGE.glob("*.h"))
+    return compile_sources(BACKEND, find_compiler(), sources, flags, suffix, libraries, [*beside, *headers])
+
+
+def compile_sources(
+    backend: str,
+    compiler: Compiler,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    suffix: str,
+    libraries: Sequence[str] = (),
+    also_read: Sequence[Path] = (),
+) -> Path:
+    """Run a compiler into the cache, unless the file is there already.
+
+    Args:
+        also_read: files that the sources include; they are part of the file's name.
+
+    Raises: BackendUnavailable with the compiler's own words if it fails.
+    """
+    target = cache_dir() / f"{sources[0].stem}-{_key([*sources, *also_read], flags, compiler)}{suffix}"
     if target.exists():
         return target
     handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f"{target.name}.")
     os.close(handle)
-    command = [*compiler.command, *flags, "-o", partial, *map(str, sources)]
+    command = [*compiler.command, *flags, "-o", partial, *map(str, sources), *libraries]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BackendUnavailable(BACKEND, f"`{shlex.join(command)}` failed: {done.stderr.strip()}")
+            raise BackendUnavailable(backend, f"`{shlex.join(command)}` failed: {done.stderr.strip()}")
         os.replace(partial, target)
     finally:
         Path(partial).unlink(missing_ok=True)
@@ -143,9 +196,8 @@ def cpu_features() -> str:
     return f"{platform.machine()} {platform.processor()} {' '.join(sorted(set(features)))}"
 
 
-def _key(sources: Sequence[Path], flags: Sequence[str], compiler: Compiler) -> str:
+def _key(files: Sequence[Path], flags: Sequence[str], compiler: Compiler) -> str:
     digest = hashlib.sha256()
-    files = [path for source in sources for path in (source, source.with_suffix(".cdef")) if path.exists()]
     words = [*compiler.command, compiler.version, *flags, cpu_features()]
     for part in [*(path.read_bytes() for path in files), *(word.encode() for word in words)]:
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -217,9 +217,14 @@ def check_disjoint(
 # Values.
 
 
+def can_read(tensor: torch.Tensor) -> bool:
+    """Whether there are values to look at: not on a CUDA stream that is being captured into a graph."""
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def check_in_range(operation: str, name: str, values: torch.Tensor, limit_name: str, limit: int) -> None:
     """Refuse an index outside [0, limit), showing the first one and where it is."""
-    if values.numel() == 0:
+    if values.numel() == 0 or not can_read(values):
         return
     low, high = torch.aminmax(values)
     if low.item() < 0 or high.item() >= limit:

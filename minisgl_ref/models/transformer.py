@@ -82,25 +82,36 @@ class Decoder:
         """
         ops, weights = self._ops, self.weights
         hidden = ops.embedding(input_ids, weights.embedding)
+        change: torch.Tensor | None = None  # the last part's output, not yet added
         for number, layer in enumerate(weights.layers):
-            hidden = hidden + self._attention(layer, number, hidden, positions, out_loc, kv_pool, attn)
-            hidden = hidden + self._mlp(layer, hidden)
-        last = hidden[attn.last_tokens()]
-        last = ops.rms_norm(last, weights.norm, self.config.rms_norm_eps)
-        return ops.linear(last, weights.head).to(torch.float32)
+            normed, hidden = self._add_norm(hidden, change, layer.input_norm)
+            change = self._attention(layer, number, normed, positions, out_loc, kv_pool, attn)
+            normed, hidden = self._add_norm(hidden, change, layer.mlp_norm)
+            change = self._mlp(layer, normed)
+        last = attn.last_tokens()
+        normed, _ = self._add_norm(hidden[last], None if change is None else change[last], weights.norm)
+        return ops.linear(normed, weights.head).to(torch.float32)
+
+    def _add_norm(
+        self, hidden: torch.Tensor, change: torch.Tensor | None, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the norm of hidden + change, and that sum; before the first layer nothing is added."""
+        eps = self.config.rms_norm_eps
+        if change is None:
+            return self._ops.rms_norm(hidden, weight, eps), hidden
+        return self._ops.add_rms_norm(change, hidden, weight, eps)
 
     def _attention(
         self,
         layer: LayerWeights,
         number: int,
-        hidden: torch.Tensor,
+        normed: torch.Tensor,
         positions: torch.Tensor,
         out_loc: torch.Tensor,
         kv_pool: MHAKVCache,
         attn: AttentionBatch,
     ) -> torch.Tensor:
         ops = self._ops
-        normed = ops.rms_norm(hidden, layer.input_norm, self.config.rms_norm_eps)
         q, k, v = self._heads(ops.linear(normed, layer.qkv, layer.qkv_bias))
         if layer.q_norm is not None and layer.k_norm is not None:
             q = ops.rms_norm(q, layer.q_norm, self.config.rms_norm_eps)
@@ -117,8 +128,7 @@ class Decoder:
         first_k, first_v = config.num_heads, config.num_heads + config.num_kv_heads
         return heads[:, :first_k], heads[:, first_k:first_v], heads[:, first_v:]
 
-    def _mlp(self, layer: LayerWeights, hidden: torch.Tensor) -> torch.Tensor:
+    def _mlp(self, layer: LayerWeights, normed: torch.Tensor) -> torch.Tensor:
         ops = self._ops
-        normed = ops.rms_norm(hidden, layer.mlp_norm, self.config.rms_norm_eps)
         gate, up = ops.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
         return ops.linear(ops.silu_and_mul(gate, up), layer.down, layer.down_bias)

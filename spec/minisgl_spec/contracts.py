@@ -266,6 +266,20 @@ def caching_changes_no_token(uid: int, cached: Sequence[Token], uncached: Sequen
 
 
 @contract
+def caching_changes_no_bit(
+    uid: int, position: int, logits: bytes, expected: bytes, setting: str
+) -> Iterator[str]:
+    """On one backend the logits after a prefix have the same bits for every batch, chunk and cache."""
+    if logits != expected:
+        tokens = range(len(expected) // 4)
+        other = [t for t in tokens if logits[4 * t : 4 * t + 4] != expected[4 * t : 4 * t + 4]]
+        yield (
+            f"request {uid} has other logits after position {position} with {setting}: {len(other)} of "
+            f"{len(tokens)} differ, first those of tokens {tuple(other[:4])}"
+        )
+
+
+@contract
 def chunking_changes_no_token(uid: int, chunked: Sequence[Token], whole: Sequence[Token]) -> Iterator[str]:
     """With the same sampling a request gets the same tokens for every prefill budget."""
     if tuple(chunked) != tuple(whole):

@@ -1,13 +1,25 @@
 """The backends a kernel test runs on: each of them, or a skip with the reason why it is not here.
 
+Where there is no CUDA device Triton's kernels run in its interpreter, which is slow: a test draws at most
+TRITON_EXAMPLES examples there.
 Guide: tests/README.md, kind (e)
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
+import torch
+from hypothesis import settings
 
 from minisgl_kernels import backends
+
+TRITON_EXAMPLES = 10
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before any kernel is imported
 
 
 @pytest.fixture(scope="session", params=list(backends.BACKENDS))
@@ -18,3 +30,19 @@ def ops(request: pytest.FixtureRequest) -> backends.Ops:
     if reason is not None:
         pytest.skip(f"backend {name}: {reason}")
     return backends.get(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Draw fewer examples while a test runs on Triton's interpreter."""
+    callspec, test = getattr(item, "callspec", None), getattr(item, "obj", None)
+    chosen: settings | None = getattr(test, "_hypothesis_internal_use_settings", None)
+    if chosen is None or callspec is None or callspec.params.get("ops") != "triton":
+        return (yield)
+    test._hypothesis_internal_use_settings = settings(  # type: ignore[union-attr]
+        chosen, max_examples=min(chosen.max_examples, TRITON_EXAMPLES)
+    )
+    try:
+        return (yield)
+    finally:
+        test._hypothesis_internal_use_settings = chosen  # type: ignore[union-attr]

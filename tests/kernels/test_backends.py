@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from minisgl_kernels import backends, build
 from minisgl_kernels.backends import Ops
@@ -54,16 +56,27 @@ def test_backends_have_the_names_and_arguments_of_the_protocol(ops: Ops, operati
 
 def test_available_says_why_not_for_each_backend() -> None:
     """Every backend is listed, with None or a reason in words."""
-    assert list(backends.available()) == ["torch", "c"]
+    assert list(backends.available()) == ["torch", "c", "triton", "cuda"]
     assert backends.available()["torch"] is None
 
 
 def test_an_unknown_backend_is_refused_by_name() -> None:
-    """There is no Triton backend yet, and none is made up."""
+    """None is made up."""
     with pytest.raises(ContractError) as refusal:
-        backends.get("triton")
+        backends.get("metal")
 
-    assert str(refusal.value) == "get_backend: need name in torch, c; got name='triton'."
+    assert str(refusal.value) == "get_backend: need name in torch, c, triton, cuda; got name='metal'."
+
+
+def test_without_a_cuda_device_triton_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names the device that is missing, and the interpreter."""
+    if torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+        pytest.skip("needs triton, and no CUDA device")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+    reason = backends.why_not("triton")
+
+    assert reason == "no CUDA device; TRITON_INTERPRET=1 runs the kernels in Triton's interpreter, slowly"
 
 
 def test_without_a_compiler_the_backend_says_so(fresh_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ Arithmetic in float64, one rounding to F at the end. `error_bound` is for a back
 (2**-24 in float32) in any order: gamma(in_features + 1, u) * (sum_i |x weight| + |bias|), then the
 rounding to F. Moves in_features * out_features weights once per 16 rows.
 The definition is the value; that a row's bits do not depend on its batch is each backend's own claim.
-Versions: torch_kernel.py (float32, blocks of 16 rows). Run: pytest tests/kernels -k linear
+Versions: torch_kernel.py (float32, blocks of 16 rows), linear.c (panels of 32 outputs).
+Run: pytest tests/kernels -k linear
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ numerator and denominator are sums of kv_len terms: (2 e / (1 - e) + 2 gamma(kv_
 sum_p softmax_p |v|, then what exp may lose to underflow and the rounding to F.
 Moves 2 * kv_len * num_kv_heads * head_dim elements per request.
 The definition is the value; that a token's bits do not depend on its batch is each backend's own claim.
-Versions: torch_kernel.py (float32, blocks fixed by position). Run: pytest tests/kernels -k paged_attention
+Versions: torch_kernel.py (float32, blocks fixed by position), paged_attention.c (two passes).
+Run: pytest tests/kernels -k paged_attention
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from minisgl_kernels.contract import Contract, check_cache_layout, check_in_range
+from minisgl_kernels.contract import Contract, can_read, check_cache_layout, check_in_range
 from minisgl_spec.errors import ContractError
 
 OPERATION = "paged_attention"
@@ -64,9 +64,7 @@ def read_requests(
 
     Raises: ContractError with the request and its numbers.
     """
-    CONTRACT.check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens)
-    check_cache_layout(OPERATION, k_cache, v_cache)
-    _check_sizes(q.shape[1], k_cache.shape[1], sliding_window)
+    check_shapes(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
     starts: list[int] = q_starts.tolist()
     if starts[0] != 0 or starts[-1] != q.shape[0]:
         raise ContractError(
@@ -87,7 +85,41 @@ def read_requests(
     return requests
 
 
-def _check_sizes(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:
+def check(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    page_table: Tensor,
+    rows: Tensor,
+    q_starts: Tensor,
+    kv_lens: Tensor,
+    sliding_window: int | None,
+) -> None:
+    """Refuse what read_requests refuses; while a CUDA graph is captured there are shapes only."""
+    if can_read(q):
+        read_requests(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    else:
+        check_shapes(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+
+
+def check_shapes(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    page_table: Tensor,
+    rows: Tensor,
+    q_starts: Tensor,
+    kv_lens: Tensor,
+    sliding_window: int | None,
+) -> None:
+    """Refuse what can be refused without looking at a value."""
+    CONTRACT.check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens)
+    check_cache_layout(OPERATION, k_cache, v_cache)
+    check_sizes(q.shape[1], k_cache.shape[1], sliding_window)
+
+
+def check_sizes(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:
+    """Refuse heads that do not divide and a window in which a query would not see itself."""
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         got = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
         raise ContractError(OPERATION, "num_heads a multiple of num_kv_heads >= 1", got)

@@ -7,7 +7,9 @@ Arithmetic in float64, one rounding to F at the end. `error_bound` is for a back
 (2**-24 in float32): the sum of hidden_size squares has no cancellation, so its relative error is
 gamma(hidden_size, u), half of that after the root, and five more roundings. Moves 2 * elements.
 Rows are independent, bitwise equal alone or in a batch: the sum's order depends on hidden_size only.
-Versions: this one serves the torch backend. Run: pytest tests/kernels -k rms_norm
+add_rms_norm: sum = x + residual, rounded to F, and rms_norm of that sum; both are returned. The sum is exact
+to that rounding, so it has the bits of `x + residual`, and the bound is rms_norm's, of the sum.
+Versions: rms_norm.c (16 lanes). Run: pytest tests/kernels -k rms_norm
 """
 
 from __future__ import annotations
@@ -18,6 +20,12 @@ from minisgl_kernels.contract import Contract, gamma, unit_roundoff
 from minisgl_spec.errors import ContractError
 
 CONTRACT = Contract("rms_norm", x="[..., hidden_size] F", weight="[hidden_size] F")
+WITH_RESIDUAL = Contract(
+    "add_rms_norm",
+    x="[..., hidden_size] F",
+    residual="[..., hidden_size] F",
+    weight="[hidden_size] F",
+)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -25,15 +33,44 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     Raises: ContractError for a shape, dtype or device, and unless eps > 0.
     """
-    CONTRACT.check(x, weight)
-    if not eps > 0:
-        raise ContractError("rms_norm", "eps > 0", {"eps": eps}, "A row of zeros would divide by zero.")
+    check(x, weight, eps)
     wide = x.contiguous().double()
     mean_square = (wide * wide).mean(dim=-1, keepdim=True)
     return (weight.double() * (wide / (mean_square + eps).sqrt())).to(x.dtype)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Add, then normalise.
+
+    Returns:
+        normed:  rms_norm of the sum.
+        sum:     x + residual.
+
+    Raises: ContractError for a shape, dtype or device, and unless eps > 0.
+    """
+    check_with_residual(x, residual, weight, eps)
+    total = (x.double() + residual.double()).to(x.dtype)
+    return rms_norm(total, weight, eps), total
 
 
 def error_bound(x: Tensor, weight: Tensor, eps: float, u: float) -> Tensor:
     """Bound, per element, what a backend that accumulates to u may differ from this definition."""
     exact = rms_norm(x.double(), weight.double(), eps).abs()
     return exact * (gamma(x.shape[-1], u) / 2 + gamma(5, u) + 2 * unit_roundoff(x.dtype))
+
+
+def check(x: Tensor, weight: Tensor, eps: float) -> None:
+    """Refuse arguments for which rms_norm is not defined."""
+    CONTRACT.check(x, weight)
+    _check_epsilon("rms_norm", eps)
+
+
+def check_with_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> None:
+    """Refuse arguments for which add_rms_norm is not defined."""
+    WITH_RESIDUAL.check(x, residual, weight)
+    _check_epsilon("add_rms_norm", eps)
+
+
+def _check_epsilon(operation: str, eps: float) -> None:
+    if not eps > 0:
+        raise ContractError(operation, "eps > 0", {"eps": eps}, "A row of zeros would divide by zero.")

@@ -8,7 +8,7 @@ Arithmetic in float64 from the angle on, one rounding to F at the end. `error_bo
 rounds cos, sin, the two products and their sum to u (2**-24 in float32) but not the angle:
 gamma(4, u) * (|x cos| + |x' sin|), then the rounding to F. Moves 2 * elements of q and k.
 Rows are independent, bitwise equal alone or in a batch.
-Versions: this one serves the torch backend. Run: pytest tests/kernels -k rope
+Versions: rope.c (one token at a time, angles in double). Run: pytest tests/kernels -k rope
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Each row on its own. At temperature 0: the token with the largest logit, of equa
 Sums run in that order, one addition after the other.
 Exact but for exp, which may differ in its last bit: another token only where uniform meets a boundary.
 Moves vocab_size elements per row.
-Versions: this one serves every backend. Run: pytest tests/kernels -k sample
+Versions: sample.c (one thread per row). Run: pytest tests/kernels -k sample
 """
 
 from __future__ import annotations
@@ -81,6 +81,13 @@ def check_logits(logits: Tensor) -> None:
             {"row": row, "largest": largest[row].item(), "num_nan": num_nan},
             "NaN comes from a slot that was read before it was written, or from the weights.",
         )
+
+
+def check_all_settings(temperature: Tensor, top_p: Tensor, uniform: Tensor) -> None:
+    """Refuse the first row whose settings are out of range."""
+    settings = zip(temperature.tolist(), top_p.tolist(), uniform.tolist(), strict=True)
+    for row, (heat, mass, draw) in enumerate(settings):
+        check_settings(row, heat, mass, draw)
 
 
 def check_settings(row: int, temperature: float, top_p: float, uniform: float) -> None:

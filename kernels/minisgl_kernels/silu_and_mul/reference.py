@@ -6,7 +6,7 @@ Arithmetic in float64, one rounding to F at the end. `error_bound` is for a back
 (2**-24 in float32), exp within 2 units: gamma(6, u) * |out|, for nothing here cancels, and the smallest
 normal number where exp underflows; then the rounding to F. Moves 3 * elements.
 Elements are independent, bitwise equal alone or in a batch.
-Versions: this one serves the torch backend. Run: pytest tests/kernels -k silu_and_mul
+Versions: silu_and_mul.c (16 elements at a time). Run: pytest tests/kernels -k silu_and_mul
 """
 
 from __future__ import annotations
