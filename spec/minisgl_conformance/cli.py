@@ -25,7 +25,7 @@ from rich.table import Table
 
 from minisgl_conformance import files, targets
 from minisgl_conformance.adapters import oracle, ours
-from minisgl_conformance.fuzz import Summary
+from minisgl_conformance.fuzz import Summary, Watch
 from minisgl_conformance.fuzz import fuzz as run_fuzz
 from minisgl_conformance.report import report
 from minisgl_conformance.runner import Result, run_program
@@ -64,6 +64,14 @@ class LevelName(StrEnum):
     ALL = "all"
 
 
+class DriverName(StrEnum):
+    """Who draws the programs."""
+
+    SWARM = "swarm"
+    HYPOTHESIS = "hypothesis"
+    BOTH = "both"
+
+
 class ModelName(StrEnum):
     """What computes the tokens."""
 
@@ -92,6 +100,8 @@ def fuzz(
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Run so long, all levels together.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Which programs; drawn if left out.")] = None,
     model: Annotated[ModelName, typer.Option(help="What computes the tokens.")] = ModelName.DIGEST,
+    driver: Annotated[DriverName, typer.Option(help="Who draws the programs.")] = DriverName.BOTH,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the swarm's programs.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     record: Annotated[Path | None, typer.Option(help="Write programs and logs to this folder.")] = None,
     out: Annotated[Path, typer.Option(help="Write findings to this folder.")] = Path("findings"),
@@ -99,6 +109,8 @@ def fuzz(
     """Run random programs against a target, judged after every step; exit 1 on a finding."""
     if minutes is not None and minutes <= 0:
         raise typer.BadParameter(f"need more than 0; got {minutes}", param_hint="--minutes")
+    if record is not None and workers > 1:
+        raise typer.BadParameter(f"need --workers 1 to record; got {workers}", param_hint="--record")
     seed = secrets.randbelow(2**31) if seed is None else seed
     levels = targets.LEVELS if level is LevelName.ALL else (level.value,)
     if examples is None and minutes is None:
@@ -119,6 +131,8 @@ def fuzz(
                     seconds=seconds,
                     config=fixed,
                     watch=watch,
+                    driver=driver.value,
+                    workers=workers,
                 )
             summaries.append(summary)
             _tell(console, summary, as_json)
@@ -262,18 +276,16 @@ def _fail(message: str) -> None:
 
 
 @contextmanager
-def _watched(
-    console: Console, level: str, examples: int | None, record: Path | None
-) -> Iterator[Callable[[Summary, Result], None]]:
+def _watched(console: Console, level: str, examples: int | None, record: Path | None) -> Iterator[Watch]:
     """Show progress while programs run, and write them if they are to be recorded."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(level, total=examples)
 
-        def watch(summary: Summary, result: Result) -> None:
+        def watch(summary: Summary, result: Result | None) -> None:
             text = f"{level}: {summary.num_programs} programs, {summary.num_judged_steps} judged steps"
             progress.update(task, completed=summary.num_programs, description=text)
-            if record is not None:
+            if record is not None and result is not None:
                 name = f"{level}-{summary.num_programs:06}"
                 files.write_program(record / f"{name}.program.jsonl", result.program)
                 files.write_log(record / f"{name}.log.jsonl", result.log)

@@ -25,7 +25,7 @@ from minisgl_conformance.targets import COMPARE, MakeTarget, target_config
 from minisgl_conformance.variants import compare_variant, judge_variant
 from minisgl_spec import contracts, invariants
 from minisgl_spec.errors import ContractError, Refusal, Violation
-from minisgl_spec.messages import ABORT, LENGTH, STOP, Reply, Sampling
+from minisgl_spec.messages import ABORT, LENGTH, STOP, Execution, Reply, Sampling
 from minisgl_spec.numerics import digest_next_token
 from minisgl_spec.requests import Config, Submission, clamped_max_tokens, refusal_of
 from minisgl_spec.scheduler import Scheduler
@@ -86,7 +86,8 @@ class EngineRunner(Runner):
         self.aborting: dict[int, list[RunnerRequest]] = {}  # aborted, terminal reply to come
         self.admitted: set[int] = set()  # by the inner events
         self.inner: Sequence[Json] = ()  # of the last operation
-        self.executed: Sequence[Any] = ()  # in the last operation
+        self.executed: Sequence[Execution] = ()  # in the last operation
+        self.executions: list[tuple[int, Execution]] = []  # and in which operation each ran
         self.oracle = Scheduler(self.limits, self._oracles_token) if self.is_exact else None
         self.shows_events = targets.claims(self.target, targets.EVENTS)
         self.judges_content = (
@@ -244,6 +245,7 @@ class EngineRunner(Runner):
     def _judge_view(self) -> None:
         if targets.claims(self.target, targets.EXECUTIONS):
             self.executed = self._call("executions", self.target.executions)
+            self.executions += [(len(self.ops) - 1, execution) for execution in self.executed]
         if self.judges_content:
             tapes = {uid: request.tape for uid, request in self.current.items()}
             self._found += judge_executions(self.executed, tapes, self.shadow)
@@ -305,6 +307,7 @@ class EngineRunner(Runner):
         for _ in range(bound):
             if self.finding is not None or self._is_idle():
                 break
+            self.num_added += 1
             self.apply({"op": "step", "progress": []})
         if self.finding is None:
             self._judge_end(bound)
@@ -328,7 +331,7 @@ class EngineRunner(Runner):
             if self._found:
                 self.finding = judge_variant(self, self.config[COMPARE])
         if self._found and self.finding is None:
-            self.finding = self._make_finding(self._found, self.view, None)
+            self.finding = self._make_finding(self._found, None)
 
     def _is_idle(self) -> bool:
         try:
@@ -340,6 +343,10 @@ class EngineRunner(Runner):
         """Return more steps than the work that is left can take: each moves some request by a token."""
         work = sum(len(r.submission.ids) + r.max_tokens + 2 for r in self.requests if not r.has_ended)
         return 2 * work + 8
+
+    def num_live(self) -> int:
+        """Return how many requests have not had their terminal reply."""
+        return sum(not request.has_ended for request in self.current.values())
 
     def tokens(self) -> dict[int, RunnerRequest]:
         """Return every accepted request by the index of the operation that submitted it."""

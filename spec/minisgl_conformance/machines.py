@@ -1,8 +1,7 @@
 """Machines: one Hypothesis state machine per level; a rule is a verb, and each makes one operation.
 
 A machine draws small numbers, turns them into operations and feeds them to a runner, which judges
-each at once: Hypothesis explores, and shrinks what it finds. While it shrinks, only the rule that
-was found first counts, so that a finding keeps its name.
+each at once. Hypothesis explores; what it finds is made small by `reduce.py`, like every finding.
 
 A machine never judges; the `Session` it belongs to is told of every program that ran to its end.
 Chapter: spec/README.md
@@ -15,7 +14,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import reject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -49,18 +47,13 @@ class Session:
     streams: tuple[str, ...] = ("inline",)  # that the target can be built with
     origin: Json = field(default_factory=dict)
     finding: Finding | None = None  # the first
-    smallest: Finding | None = None  # of the same rule, as far as it is shrunk
     finished: list[Result] = field(default_factory=list)  # programs, to be taken by the driver
 
     def found(self, runner: Runner, finding: Finding) -> None:
-        """Note a finding and tell Hypothesis; of several rules only the first counts."""
+        """Note the first finding and tell Hypothesis of each."""
         if self.finding is None:
-            self.finding = finding
             self.ran(runner)
-        if finding.rule != self.finding.rule:
-            reject()
-        if self.smallest is None or len(finding.program.ops) <= len(self.smallest.program.ops):
-            self.smallest = finding
+            self.finding = runner.finding  # with its blame
         raise FoundError(finding)
 
     def ran(self, runner: Runner) -> None:
