@@ -222,7 +222,7 @@ class CacheRunner(Runner):
                 requests=(),
                 in_flight=(),
             )
-            self._found += invariants.violations(whole, self.judges)
+            self._found += self._violations_of(whole)
             if invariants.CONTENT in self.judges:
                 content = invariants.ContentView(self.view, (), self.shadow)
                 self._found += invariants.violations(content, self.judges)

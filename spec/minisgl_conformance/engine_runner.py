@@ -251,7 +251,7 @@ class EngineRunner(Runner):
             self._found += judge_executions(self.executed, tapes, self.shadow)
         if self.view is None:
             return
-        self._found += invariants.violations(self.view, self.judges)
+        self._found += self._violations_of(self.view)
         if self.judges_content:
             content = invariants.ContentView(self.view.cache, self.view.requests, self.shadow)
             self._found += invariants.violations(content, self.judges)

@@ -23,6 +23,7 @@ from minisgl_conformance.targets import MakeTarget
 from minisgl_spec import contracts, invariants
 from minisgl_spec.errors import ContractError, InvariantError, Violation
 from minisgl_spec.trace import Json, Log, Program
+from minisgl_spec.views import EngineView
 
 T = TypeVar("T")
 
@@ -110,6 +111,7 @@ class Runner(ABC):
         self.num_judged_steps = 0
         self.num_added = 0  # operations at the end that are the runner's own
         self.view: Any = None  # after the last operation
+        self._clean_view: EngineView | None = None  # the last that was judged, if nothing was wrong with it
         self.views: list[Any] = []  # before the first operation, and after each
         self._found: list[Violation] = []
         self._disagreements: list[Violation] = []
@@ -198,6 +200,20 @@ class Runner(ABC):
                 self._found += [v for v in raised.error.violations if v not in self._found]
             text = f"{type(raised.error).__name__}: {raised.error}"
             self._hold(contracts.steps_complete, raised.operation, text)
+
+    def _violations_of(self, view: EngineView) -> Sequence[Violation]:
+        """Judge an engine's view and the cache in it, each only if it is not what was judged before.
+
+        An invariant is a function of its view alone: a view that was clean is clean.
+        """
+        if view == self._clean_view:
+            return ()
+        cache: Sequence[Violation] = ()
+        if self._clean_view is None or view.cache != self._clean_view.cache:
+            cache = invariants.violations(view.cache, self.judges)
+        found = (*cache, *invariants.violations_of_part(view, self.judges))
+        self._clean_view = None if found else view
+        return found
 
     def _take_view(self) -> Any:
         return self._call("view", self.target.view) if self.has_view else None
