@@ -26,7 +26,7 @@ PAGES = (
         edits=(Edit(CACHE_MANAGER, "if len(key) < TOKEN_BYTES:", "if len(key) <= TOKEN_BYTES:"),),
         rule="steps_complete",
         undoes="LL-1",
-        sentence="A prompt of one token has an empty key once its last token is left out, and that is an error.",
+        sentence="A prompt of one token has an empty key without its last token, and that is an error.",
     ),
     Fault(
         name="key_of_two_bits_per_token",
@@ -87,7 +87,8 @@ PAGES = (
             Edit(
                 CACHE_MANAGER,
                 "            free.extend(self.last_evicted)\n",
-                "            free.extend(self.last_evicted)\n            free.extend(self.last_evicted[missing:])\n",
+                "            free.extend(self.last_evicted)\n"
+                "            free.extend(self.last_evicted[missing:])\n",
             ),
         ),
         rule="pages_partitioned",
@@ -95,16 +96,17 @@ PAGES = (
         sentence="Pages that an eviction returned beyond what was missing enter the free list twice.",
     ),
     Fault(
-        name="evicted_pages_stay_with_nobody",
+        name="page_of_an_eviction_stays_free",
         edits=(
             Edit(
                 CACHE_MANAGER,
                 "        pages = [take() for _ in range(num_pages)]\n",
-                "        pages = [take() for _ in range(num_pages)]\n        free.extend(pages[:0] if missing <= 0 else pages[-1:])\n",
+                "        pages = [take() for _ in range(num_pages)]\n"
+                "        free.extend(pages[:0] if missing <= 0 else pages[-1:])\n",
             ),
         ),
         rule="pages_partitioned",
-        undoes="TR-2",
+        undoes="family 1: two owners",
         sentence="The page an eviction was needed for is handed out and stays in the free list.",
     ),
     Fault(
@@ -113,12 +115,13 @@ PAGES = (
             Edit(
                 CACHE_MANAGER,
                 "return len(self.free_pages) + self.prefix_cache.evictable_size // self.page_size",
-                "return len(self.free_pages) + (\n            self.prefix_cache.evictable_size + self.prefix_cache.protected_size\n"
+                "return len(self.free_pages) + (\n"
+                "            self.prefix_cache.evictable_size + self.prefix_cache.protected_size\n"
                 "        ) // self.page_size",
             ),
         ),
         rule="admitted_requests_fit",
-        undoes="SG-28",
+        undoes="family 6: estimate and allocation differ",
         sentence="What running requests have locked counts as available.",
     ),
     Fault(
@@ -166,7 +169,7 @@ PAGES = (
             Edit(CACHE_MANAGER, "self.free_pages.extend(batched)", "self.free_pages.extend(batched[:4])"),
         ),
         rule="pages_partitioned",
-        undoes="VL-28",
+        undoes="family 1: one release that is complete",
         sentence="Of the pages given back while a batch is processed only four become free.",
     ),
     Fault(
@@ -220,7 +223,7 @@ ROWS = (
             ),
         ),
         rule="reads_hold_their_prefix",
-        undoes="VL-30",
+        undoes="family 5: pages against tokens",
         sentence="Pages taken later are written over the row's last page instead of behind it.",
     ),
     Fault(
@@ -232,7 +235,7 @@ ROWS = (
                 "        self._slots_of_page = (slots % 128).view(num_pages + 1, page_size)\n",
             ),
         ),
-        rule="reads_hold_their_prefix",
+        rule="slots_hold_their_tokens",
         undoes="VL-24",
         sentence="The slots of a page are computed in a type that is too narrow for a large pool.",
     ),
@@ -258,7 +261,8 @@ DECODING = (
             Edit(
                 DECODE,
                 "for req in self.running.values() if req.can_decode]",
-                "for req in sorted(self.running.values(), key=lambda req: req.uid * 5 % 7) if req.can_decode]",
+                "for req in sorted(self.running.values(), key=lambda req: req.uid * 5 % 7) if "
+                "req.can_decode]",
             ),
         ),
         rule="agrees_with_oracle",
@@ -271,7 +275,7 @@ DECODING = (
         edits=(
             Edit(DECODE, "        self.running.pop(req.uid, None)\n", "        self.running.get(req.uid)\n"),
         ),
-        rule="in_flight_requests_are_held",
+        rule="replied_once",
         undoes="VL-13",
         sentence="A request that has ended stays among those that decode.",
     ),

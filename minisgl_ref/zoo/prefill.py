@@ -35,7 +35,7 @@ ADMISSION = (
                 "            return False\n",
             ),
         ),
-        rule="requests_finish",
+        rule="nothing_left_at_idle",
         undoes="L20",
         sentence="A request that is refused after its prefix was locked leaves the lock behind.",
     ),
@@ -94,7 +94,7 @@ ADMISSION = (
             Edit(PREFILL, "                reserved_pages += req.pages_needed(self._cache.page_size)\n", ""),
         ),
         rule="admitted_requests_fit",
-        undoes="TR-4",
+        undoes="family 6: estimate and allocation differ; section 2, reserved_size not advanced",
         sentence="Each request of a pass is admitted as if it were the only one.",
     ),
     Fault(
@@ -107,7 +107,7 @@ ADMISSION = (
             ),
         ),
         rule="admitted_requests_fit",
-        undoes="VL-20",
+        undoes="TR-4 and VL-20",
         sentence="What is cached of a prompt lowers its need twice.",
     ),
     Fault(
@@ -115,7 +115,7 @@ ADMISSION = (
         edits=(Edit(PREFILL, NEED, "need = reserved_pages + req.pages_in_all(page_size)"),),
         rule="requests_finish",
         undoes="LD-5",
-        sentence="A request must find room for pages that it has got already, and starves beside its own prefix.",
+        sentence="A request must find room for pages that it has already, and starves beside its prefix.",
     ),
     Fault(
         name="pool_may_not_be_filled",
@@ -140,7 +140,7 @@ ADMISSION = (
             ),
         ),
         rule="requests_finish",
-        undoes="L6",
+        undoes="SG-27",
         sentence="Admission counts a page for a token that is never stored; submit does not.",
     ),
     Fault(
@@ -172,7 +172,7 @@ CHUNKS = (
         name="budget_may_be_empty",
         edits=(Edit(PREFILL, "            if budget <= 0:\n                break\n", ""),),
         rule="lengths_ordered",
-        undoes="LL-2",
+        undoes="SG-28",
         sentence="A request joins a batch with nothing left of the budget, and computes nothing.",
     ),
     Fault(
@@ -198,7 +198,7 @@ CHUNKS = (
             ),
         ),
         rule="agrees_with_oracle",
-        undoes="SG-29",
+        undoes="section 2, chunk requeued at the tail",
         sentence="A prompt that was computed in part waits behind everybody, holding its pages.",
         is_exact=True,
     ),
@@ -208,7 +208,8 @@ CHUNKS = (
             Edit(
                 PREFILL,
                 "            budget -= self._take_chunk(req, budget)\n",
-                "            req.cached_len = req.admitted_len\n            budget -= self._take_chunk(req, budget)\n",
+                "            req.cached_len = req.admitted_len\n"
+                "            budget -= self._take_chunk(req, budget)\n",
             ),
         ),
         rule="requests_finish",
@@ -224,7 +225,7 @@ CHUNKS = (
                 "            if req.handle is None or req.row >= 0:\n",
             ),
         ),
-        rule="rows_partitioned",
+        rule="released_once",
         undoes="SG-8",
         sentence="A prompt that goes on is initialised again, without a release of what it held.",
     ),
@@ -247,7 +248,8 @@ CHUNKS = (
             Edit(
                 PREFILL,
                 "        req.admitted_len = req.cached_len = req.written_len = handle.prefix_len\n",
-                "        req.admitted_len = req.written_len = handle.prefix_len\n        req.cached_len = 0\n",
+                "        req.admitted_len = req.written_len = handle.prefix_len\n"
+                "        req.cached_len = 0\n",
             ),
         ),
         rule="writes_are_private",
@@ -264,7 +266,7 @@ CHUNKS = (
             ),
         ),
         rule="reads_hold_their_prefix",
-        undoes="VL-27",
+        undoes="section 2, cached pages not copied into row",
         sentence="The host knows the pages of a cached prefix; the row on the device is not told.",
     ),
 )

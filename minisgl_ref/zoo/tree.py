@@ -26,7 +26,8 @@ LOCKS = (
             Edit(
                 RADIX,
                 "        num_pages = 0\n        while node is not None:\n",
-                "        num_pages = 0\n        node = handle.node.parent or node\n        while node is not None:\n",
+                "        num_pages = 0\n        node = handle.node.parent or node\n"
+                "        while node is not None:\n",
             ),
             Edit(
                 RADIX,
@@ -36,7 +37,7 @@ LOCKS = (
         ),
         rule="ref_count_counts_handles",
         undoes="MS-1",
-        sentence="Lock and unlock step to the parent before they count: the handle's own node is not protected.",
+        sentence="Lock and unlock step to the parent before they count: the handle's node is unprotected.",
         level=CACHE,
     ),
     Fault(
@@ -65,7 +66,7 @@ LOCKS = (
         ),
         rule="ref_count_counts_handles",
         undoes="MS-3",
-        sentence="Unlock insists on ref_count > 0 after it has counted down, though 0 is what evictable means.",
+        sentence="Unlock insists on ref_count > 0 after counting down, though 0 is what evictable means.",
         level=CACHE,
     ),
     Fault(
@@ -144,7 +145,8 @@ LOCKS = (
         edits=(
             Edit(
                 RADIX,
-                "            if not node.ref_count:\n                num_pages += len(node.pages)\n            node.ref_count += 1",
+                "            if not node.ref_count:\n                num_pages += len(node.pages)\n"
+                "            node.ref_count += 1",
                 "            num_pages += len(node.pages)\n            node.ref_count += 1",
             ),
         ),
@@ -169,7 +171,7 @@ MATCHES = (
         edits=(Edit(BASE, "            return node.pages.copy()\n", "            return node.pages\n"),),
         rule="keys_page_aligned",
         undoes="SG-17",
-        sentence="A handle hands out the node's own list of pages; the request appends its private pages to it.",
+        sentence="A handle hands out the node's own list of pages; a request appends private pages to it.",
     ),
     Fault(
         name="path_is_not_reversed",
@@ -193,7 +195,8 @@ MATCHES = (
             Edit(
                 RADIX,
                 "num_pages = self._compare(node.key, key[start : start + len(node.key)]) // self.page_size\n",
-                "num_pages = div_ceil(self._compare(node.key, key[start : start + len(node.key)]), self.page_size)\n",
+                "num_pages = div_ceil(self._compare(node.key, key[start : start + len(node.key)]), "
+                "self.page_size)\n",
             ),
         ),
         rule="match_is_longest",
@@ -212,7 +215,7 @@ MATCHES = (
             ),
         ),
         rule="match_is_longest",
-        undoes="VL-3",
+        undoes="family 5: pages against tokens",
         sentence="A match that ends inside a node leaves out the last page that agrees.",
         level=CACHE,
     ),
@@ -241,7 +244,7 @@ MATCHES = (
         ),
         rule="match_is_longest",
         undoes="family 10: a key says less than the content",
-        sentence="Keys are compared from their last byte: what agrees behind the first difference is counted.",
+        sentence="Keys are compared from their last byte: what agrees behind a difference is counted.",
         level=CACHE,
     ),
     Fault(
@@ -329,7 +332,7 @@ INSERTS = (
             ),
         ),
         rule="sizes_match_locks",
-        undoes="LD-7",
+        undoes="family 6: estimate and allocation differ",
         sentence="evictable_size grows by the whole insertion, the part that was cached before included.",
         level=CACHE,
     ),
@@ -351,7 +354,7 @@ INSERTS = (
         name="insertion_stores_the_first_pages",
         edits=(Edit(RADIX, "list(pages[first_page:num_pages])", "list(pages[: num_pages - first_page])"),),
         rule="slots_cached_once",
-        undoes="VL-21",
+        undoes="VL-3",
         sentence="The new leaf holds the pages of the prefix that was cached already, not those behind it.",
     ),
 )
@@ -390,7 +393,7 @@ EVICTIONS = (
         ),
         rule="evict_frees_enough",
         undoes="family 4: lock and unlock differ; section 2, evicts locked parent",
-        sentence="Having taken a node's last child, eviction climbs on to the node without asking who locked it.",
+        sentence="Having taken a node's last child, eviction climbs on to it without asking who locked it.",
         level=CACHE,
     ),
     Fault(
@@ -398,14 +401,17 @@ EVICTIONS = (
         edits=(
             Edit(
                 RADIX,
-                "            and parent.node_id not in self._queued\n            and parent.parent is not None\n        ):\n            self._enqueue(parent)\n",
-                "            and parent.node_id not in self._queued\n            and parent.parent is not None\n        ):\n            return\n",
+                "            and parent.node_id not in self._queued\n"
+                "            and parent.parent is not None\n        ):\n"
+                "            self._enqueue(parent)\n",
+                "            and parent.node_id not in self._queued\n"
+                "            and parent.parent is not None\n        ):\n            return\n",
             ),
             UNTIL_NOTHING_IS_QUEUED,
         ),
         rule="evict_frees_enough",
         undoes="SG-2",
-        sentence="A node that becomes a leaf by an eviction is never a candidate: the next eviction stops early.",
+        sentence="A node that an eviction makes a leaf is never a candidate: the next eviction stops early.",
         level=CACHE,
     ),
     Fault(
@@ -413,7 +419,8 @@ EVICTIONS = (
         edits=(
             Edit(
                 RADIX,
-                "                if not node.children and node.node_id not in self._queued:\n                    self._enqueue(node)\n",
+                "                if not node.children and node.node_id not in self._queued:\n"
+                "                    self._enqueue(node)\n",
                 "",
             ),
             UNTIL_NOTHING_IS_QUEUED,
@@ -444,7 +451,7 @@ EVICTIONS = (
         edits=(Edit(RADIX, "        leaf.in_tree = False\n", ""),),
         rule="mistakes_are_refused",
         undoes="VL-29",
-        sentence="Eviction unlinks a leaf and leaves the leaf's own mark: a stale handle of it can be locked.",
+        sentence="Eviction unlinks a leaf and leaves the leaf's own mark: its stale handle can be locked.",
         level=CACHE,
     ),
     Fault(
@@ -465,7 +472,7 @@ EVICTIONS = (
             Edit(RADIX, "num_pages = div_ceil(size, self.page_size)", "num_pages = size // self.page_size"),
         ),
         rule="evict_frees_enough",
-        undoes="LD-4",
+        undoes="family 5: pages against tokens",
         sentence="Eviction turns the size it is asked for into pages by rounding down.",
         level=CACHE,
     ),
@@ -514,8 +521,10 @@ EVICTIONS = (
         edits=(
             Edit(
                 RADIX,
-                "            elif entry >> ID_BITS != node.last_used:\n                heapreplace(queue, node.last_used << ID_BITS | node.node_id)\n",
-                "            elif -(entry >> ID_BITS) != node.last_used:\n                heapreplace(queue, -node.last_used << ID_BITS | node.node_id)\n",
+                "            elif entry >> ID_BITS != node.last_used:\n"
+                "                heapreplace(queue, node.last_used << ID_BITS | node.node_id)\n",
+                "            elif -(entry >> ID_BITS) != node.last_used:\n"
+                "                heapreplace(queue, -node.last_used << ID_BITS | node.node_id)\n",
             ),
             Edit(
                 RADIX,
@@ -596,7 +605,7 @@ RESETS = (
         ),
         rule="evict_frees_enough",
         undoes="family 2: free is not forgotten",
-        sentence="After a reset the queue still has its nodes: an eviction returns pages that are not cached.",
+        sentence="After a reset the queue still has its nodes: eviction returns pages that are not cached.",
         level=CACHE,
     ),
     Fault(
@@ -615,7 +624,8 @@ WITHOUT_A_CACHE = (
         edits=(
             Edit(
                 NAIVE,
-                "        self._check_insert(key, pages)\n        return InsertResult(0, Handle(self, self._root, 0))\n",
+                "        self._check_insert(key, pages)\n"
+                "        return InsertResult(0, Handle(self, self._root, 0))\n",
                 "        covered = self._check_insert(key, pages) * self.page_size\n"
                 "        return InsertResult(0, Handle(self, self._root, covered))\n",
             ),
@@ -629,7 +639,7 @@ WITHOUT_A_CACHE = (
         name="naive_unlock_does_not_count",
         edits=(Edit(NAIVE, "        self._root.ref_count -= 1\n", ""),),
         rule="ref_count_counts_handles",
-        undoes="LM-2",
+        undoes="family 4: lock and unlock differ",
         sentence="With the cache off, unlocking does not count down.",
         level=CACHE,
     ),

@@ -171,6 +171,7 @@ class EngineRunner(Runner):
         if self.plans:
             self._call("plan", self.target.plan, op.get("progress", []))
         replies = tuple(self._call("step", self.target.step))
+        self._judge_executions()  # what the device did comes before what was told of it
         self._take_inner()
         self._replied = {reply.uid: reply.token for reply in replies if reply.token is not None}
         for reply in replies:
@@ -243,12 +244,7 @@ class EngineRunner(Runner):
     # -- judging -----------------------------------------------------------------------------
 
     def _judge_view(self) -> None:
-        if targets.claims(self.target, targets.EXECUTIONS):
-            self.executed = self._call("executions", self.target.executions)
-            self.executions += [(len(self.ops) - 1, execution) for execution in self.executed]
-        if self.judges_content:
-            tapes = {uid: request.tape for uid, request in self.current.items()}
-            self._found += judge_executions(self.executed, tapes, self.shadow)
+        self._judge_executions()
         if self.view is None:
             return
         self._found += self._violations_of(self.view)
@@ -261,6 +257,17 @@ class EngineRunner(Runner):
                 self._hold(contracts.nothing_left_at_idle, self.view)
         if self.oracle is not None:
             self._compare("view", self.view, self.oracle.view())
+
+    def _judge_executions(self) -> None:
+        """Take what the device has run since the last call, and replay it."""
+        if not targets.claims(self.target, targets.EXECUTIONS):
+            return
+        executed = self._call("executions", self.target.executions)
+        self.executed = (*self.executed, *executed)
+        self.executions += [(len(self.ops) - 1, execution) for execution in executed]
+        if self.judges_content:
+            tapes = {uid: request.tape for uid, request in self.current.items()}
+            self._found += judge_executions(executed, tapes, self.shadow)
 
     def _take_inner(self) -> None:
         """Take the target's inner events, and hold them to one release per admission."""
