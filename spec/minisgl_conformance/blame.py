@@ -181,7 +181,7 @@ def _change(was: str, now: str) -> str:
 
 
 def _lock_verb(was: str, now: str) -> str:
-    counts = [int(text.rpartition("=")[2]) if "=" in text else 0 for text in (was, now)]
+    counts = [int(text.rpartition("=")[2].split()[0]) if "=" in text else 0 for text in (was, now)]
     return "locked" if counts[1] > counts[0] else "unlocked" if counts[1] < counts[0] else "split"
 
 
