@@ -1,9 +1,9 @@
 """Blame and biography: which operation broke the rule, and what became of the page or row it broke it on.
 
 A judge notices at once what a view shows; what only a read or a token shows may have gone wrong
-earlier. Blame follows the evidence back: a wrong read to the operation that wrote that slot or mapped
-it last, a wrong token to the launch of its batch, a request that never ends to the last thing that
-happened to it.
+earlier. Blame follows the evidence back: a wrong read to the operation that changed the row it went
+through, a wrong token to the launch of its batch, a request that never ends to the first operation
+that moved nothing any more.
 
 The biography of a page or row is read off the views, one line per operation that changed its owner.
 Nothing here judges, and nothing is run again.
@@ -96,22 +96,35 @@ def _blame(runner: Runner, finding: Finding, subject: tuple[str, int] | None) ->
         return _blame_read(runner, noticed, numbers["slot"], numbers.get("request"))
     if finding.rule in TOKENS:
         return _blame_launch(runner, noticed)
-    if finding.rule in ENDS and subject is not None:
-        changes = [idx for idx, _ in _changes(runner, subject)]
-        if changes:
-            return changes[-1], f"the last thing that happened to {_name(subject)}"
+    if finding.rule in ENDS:
+        return _blame_standstill(runner, noticed)
     return noticed, ""
 
 
+def _blame_standstill(runner: Runner, noticed: int) -> tuple[int, str]:
+    """Blame the first operation of those at the end that moved nothing any more."""
+    last = timeless(runner.views[-1])
+    stuck = noticed
+    while last is not None and stuck > 0 and timeless(runner.views[stuck]) == last:
+        stuck -= 1
+    stuck = min(stuck + 1, noticed)
+    return (stuck, "nothing moves from here on") if stuck < noticed else (noticed, "")
+
+
+def timeless(view: Any) -> Any:
+    """Return a view without the ticks of its nodes: an order that nobody used yet is no difference."""
+    if isinstance(view, EngineView):
+        return replace(view, cache=timeless(view.cache))
+    if isinstance(view, CacheView):
+        return replace(view, nodes=tuple([replace(node, last_used=0) for node in view.nodes]))
+    return view
+
+
 def _blame_read(runner: Runner, noticed: int, slot: int, uid: int | None) -> tuple[int, str]:
-    """Blame the last write of the slot, or the last change of the row that named it."""
+    """Blame the change of the row that no longer names the slot which the device still reads."""
     mapped = _last_mapping(runner, slot, uid)
     if mapped is not None and mapped < noticed:
         return mapped, f"the row of request {uid} was changed here; the device still reads slot {slot}"
-    writes = [idx for idx, written in _writes(runner) if slot in written and idx < noticed]
-    current = [idx for idx, written in _writes(runner) if slot in written and idx == noticed]
-    if current or not writes:
-        return noticed, ""
     return noticed, ""
 
 
@@ -159,8 +172,8 @@ def _changes(runner: Runner, subject: tuple[str, int]) -> list[tuple[int, str]]:
     written = _writers(runner, number, page_size) if kind == "page" else {}
     for idx in range(len(runner.views) - 1):
         was, now = owners(runner.views[idx], number), owners(runner.views[idx + 1], number)
-        words = [_change(was, now)] if was != now else []
-        words += written.get(idx, [])
+        words = [*_told(runner, idx, subject), *written.get(idx, [])]
+        words += [_change(was, now)] if was != now else []
         if words:
             changes.append((idx, "; ".join(words)))
     return changes
@@ -254,19 +267,23 @@ def _first_page(runner: Runner, node_id: int) -> int | None:
 # -- evidence ----------------------------------------------------------------------------------
 
 
+def _told(runner: Runner, idx: int, subject: tuple[str, int]) -> Iterator[str]:
+    """Yield what the inner events of an operation say of a page, also what the next of them undid."""
+    kind, number = subject
+    for event in _inner(runner, idx) if kind == "page" else ():
+        if event["do"] == "take" and number in event["pages"]:
+            yield f"taken by request {event['uid']}"
+        elif event["do"] == "evict" and number in event["pages"]:
+            yield "evicted"
+        elif event["do"] == "insert" and number in event["duplicates"]:
+            yield f"request {event['uid']} finds it is a duplicate"
+        elif event["do"] == "release" and number in event["given_up"]:
+            yield f"given up by request {event['uid']}"
+
+
 def _inner(runner: Runner, idx: int) -> list[dict[str, Any]]:
     inner: list[dict[str, Any]] = runner.events[idx].get("inner", []) if idx < len(runner.events) else []
     return inner
-
-
-def _writes(runner: Runner) -> Iterator[tuple[int, set[int]]]:
-    """Yield the slots that each operation wrote."""
-    for idx, execution in getattr(runner, "executions", ()):
-        for request in execution.requests:
-            yield idx, set(request.slots[request.cached_len :])
-    for idx, event in enumerate(runner.events):
-        if event.get("event") == "insert" and "slots" in event:
-            yield idx, set(event["slots"])
 
 
 def _writers(runner: Runner, page: int, page_size: int) -> dict[int, list[str]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from minisgl_conformance import marks as situations
 from minisgl_conformance import targets
+from minisgl_conformance.blame import timeless
 from minisgl_conformance.content import Tape, judge_executions
 from minisgl_conformance.rules import mistakes_are_refused
 from minisgl_conformance.runner import Finding, Runner, TargetRaised
@@ -32,6 +33,9 @@ from minisgl_spec.scheduler import Scheduler
 from minisgl_spec.shadow import ShadowMemory
 from minisgl_spec.trace import Json, encode_float
 from minisgl_spec.views import EngineView
+
+STANDSTILL = 20
+"""Steps in which a view stays as it is, after which an engine that is left alone will not come to rest."""
 
 
 @dataclass
@@ -310,14 +314,16 @@ class EngineRunner(Runner):
 
         The steps it takes are operations of the program like any other.
         """
-        bound = self._bound()
-        for _ in range(bound):
-            if self.finding is not None or self._is_idle():
+        still = 0
+        for _ in range(self._bound()):
+            if self.finding is not None or still == STANDSTILL or self._is_idle():
                 break
+            before = timeless(self.view)
             self.num_added += 1
             self.apply({"op": "step", "progress": []})
+            still = still + 1 if before is not None and timeless(self.view) == before else 0
         if self.finding is None:
-            self._judge_end(bound)
+            self._judge_end(self.num_added)
         return self.finding
 
     def _judge_end(self, bound: int) -> None:

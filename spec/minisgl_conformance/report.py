@@ -10,6 +10,7 @@ Chapter: spec/README.md
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from minisgl_conformance.rules import sentence_of
@@ -34,7 +35,7 @@ def report(finding: Finding) -> str:
         _cut(f"  seen: {seen}"),
         *([_cut(f"  permitted: {permitted}")] if permitted else []),
         *_part("also", [f"  {v}" for v in finding.violations[1:]], _SHARES["facts"], from_end=False),
-        _cut(f"program, level {finding.program.level}: {_config_text(finding.program.config)}"),
+        *_config_lines(finding),
         *_keep(program, _SHARES["program"], from_end=True),
         *_blame_line(finding),
         *_part("before", finding.before.splitlines(), _SHARES["before"], from_end=False),
@@ -103,8 +104,11 @@ def _split(fact: str) -> tuple[str, str]:
     return fact, ""
 
 
-def _config_text(config: Json) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
+def _config_lines(finding: Finding) -> list[str]:
+    """Return the configuration, on two lines if it has to be."""
+    words = [f"{name}={value}" for name, value in finding.program.config.items()]
+    text = " ".join(words)
+    return textwrap.wrap(f"program, level {finding.program.level}: {text}", MAX_WIDTH, subsequent_indent="  ")
 
 
 def _part(title: str, lines: Sequence[str], share: int, from_end: bool) -> list[str]:
