@@ -11,6 +11,7 @@ Chapter: spec/08-numerics.md
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,6 +43,8 @@ def sample(logits: torch.Tensor, choices: Sequence[tuple[Sampling, int]], ops: O
     Returns: [num_reqs] i64 token ids
     """
     device = logits.device
+    if all(sampling.temperature == 0 for sampling, _ in choices):
+        return ops.sample(logits, *_greedy(len(choices), device))
     return ops.sample(
         logits,
         torch.tensor([sampling.temperature for sampling, _ in choices], dtype=torch.float64, device=device),
@@ -49,3 +52,10 @@ def sample(logits: torch.Tensor, choices: Sequence[tuple[Sampling, int]], ops: O
         torch.tensor([sampling.top_p for sampling, _ in choices], dtype=torch.float64, device=device),
         torch.tensor([uniform(s.seed, idx) for s, idx in choices], dtype=torch.float64, device=device),
     )
+
+
+@lru_cache(maxsize=256)
+def _greedy(num_reqs: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return the settings of a batch in which every row is greedy; nobody writes to them."""
+    zeros = torch.zeros(num_reqs, dtype=torch.float64, device=device)
+    return zeros, zeros.long(), torch.ones_like(zeros), zeros

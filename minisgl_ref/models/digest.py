@@ -107,6 +107,8 @@ class DigestModel:
         self, kv_pool: MHAKVCache, page_table: torch.Tensor, rows: list[int], cached_lens: list[int]
     ) -> list[int]:
         """Read every cached slot of every request; return the weighted sum of the codes there."""
+        if not any(cached_lens):
+            return [0] * len(rows)
         slots = torch.cat([page_table[row, :length] for row, length in zip(rows, cached_lens, strict=True)])
         k, v = self._ops.gather_kv(kv_pool.k_cache(0), kv_pool.v_cache(0), slots)
         read = self._read_back(k, 0) + self._read_back(v, 1)
@@ -119,7 +121,8 @@ class DigestModel:
 
     def _read_back(self, stored: torch.Tensor, which: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return what each slot's K (0) or V (1) contributes; a slot never written counts as 1."""
-        values = np.nan_to_num(stored.reshape(-1, HEAD_DIM).cpu().numpy(), nan=1.0).astype(np.int64)
+        values = stored.reshape(-1, HEAD_DIM).cpu().numpy()
+        values = np.where(np.isnan(values), 1.0, values).astype(np.int64)
         read: np.ndarray[Any, np.dtype[np.int64]] = values @ self._read[which]
         return read
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,11 +28,18 @@ from minisgl_ref.checks import CheckLevel
 from minisgl_spec.errors import ContractError
 
 if TYPE_CHECKING:
+    from minisgl_ref.kvcache.base import PrefixCache
     from minisgl_ref.testing import EngineUnderTest
 
 PACKAGE = "minisgl_ref"
 SHARED = ("minisgl_ref.checks",)
 """Modules of the engine that a faulty copy shares with the real one, unless the fault changes them."""
+
+CACHE, ENGINE = "cache", "engine"
+"""The levels a fault may be hunted at."""
+
+BUG_ID = re.compile(r"\b(?:[A-Z]{2}-\d+|L\d+)\b")
+"""An entry of the corpus of real bugs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +50,25 @@ class Edit:
     anchor: str
     replacement: str
 
+    @property
+    def text(self) -> str:
+        """The module, the lines that go and the lines that come."""
+        gone = [f"- {line}" for line in self.anchor.splitlines()]
+        come = [f"+ {line}" for line in self.replacement.splitlines()]
+        return "\n".join([self.module, *gone, *come])
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A deliberate bug.
 
     rule:     the invariant or contract that must name it first.
-    undoes:   what it goes back to, for a reader: a deviation's number, an entry of the corpus.
+    undoes:   what it goes back to, for a reader: a deviation's number, entries of the corpus, or a family.
     sentence: what is wrong with it.
+    level:    where it is hunted: a tree alone is quicker than an engine around it.
+    is_exact: only the oracle's own decisions tell it from a right engine, so its target claims them.
+    judges:   the judges that see it, each without the other two.
+    why:      why fewer than two judges see it.
     """
 
     name: str
@@ -57,11 +76,25 @@ class Fault:
     rule: str
     undoes: str
     sentence: str
+    level: str = ENGINE
+    is_exact: bool = False
+    judges: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def places(self) -> tuple[str, ...]:
         """The modules it changes, each once."""
         return tuple(dict.fromkeys(edit.module for edit in self.edits))
+
+    @property
+    def bugs(self) -> tuple[str, ...]:
+        """The entries of the corpus that it is modelled on."""
+        return tuple(dict.fromkeys(BUG_ID.findall(self.undoes)))
+
+    @property
+    def change(self) -> str:
+        """What is taken out and what is put in, as a person reads it."""
+        return "\n".join(edit.text for edit in self.edits)
 
 
 @dataclass(frozen=True)
@@ -88,12 +121,20 @@ class FaultyEngine:
     ) -> EngineUnderTest:
         """Build a conformance target that has the fault; its own checks are off unless asked for.
 
-        It does not claim the oracle's decisions: what finds the fault is a judge, not a comparison.
+        Unless only they tell the fault, it does not claim the oracle's decisions: what finds it is a
+        judge, not a comparison.
         """
         testing = self.module("minisgl_ref.testing")
         target: EngineUnderTest = testing.make_engine_target(config, check_level, backend)
-        target.capabilities = target.capabilities - {"exact"}
+        if not self.fault.is_exact:
+            target.capabilities = target.capabilities - {"exact"}
         return target
+
+    def make_cache(self, config: Mapping[str, Any]) -> PrefixCache:
+        """Build the prefix cache of a configuration, without an engine around it."""
+        kinds = self.module("minisgl_ref.build").PREFIX_CACHES
+        cache: PrefixCache = kinds[config.get("cache", "radix")](config["page_size"])
+        return cache
 
 
 @cache

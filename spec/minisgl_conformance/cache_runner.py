@@ -64,6 +64,7 @@ class CacheRunner(Runner):
         self.cached = CachedPrefixes(self.page_size)
         self.shadow = ShadowMemory()
         self.handles: list[RunnerHandle] = []
+        self.given_slots: dict[int, tuple[int, ...]] = {}  # to insertions, by operation
         self.oracle = TREES[config.get("cache", "radix")](self.page_size) if self.is_exact else None
         self.refuses = targets.claims(self.target, targets.REFUSALS)
         self.start()
@@ -106,9 +107,10 @@ class CacheRunner(Runner):
         pages, self.free_pages = self.free_pages[:fresh], self.free_pages[fresh:]
         slots = own + pages_to_slots(pages, self.page_size)[: len(ids) - len(own)]
         self._write(ids, slots, len(own))
-        dropped = op.get("drop_slots", 0)
-        if dropped:
-            return self._insert_too_few(op, ids, slots[: max(0, len(slots) - dropped)], pages)
+        given = slots[: max(0, len(slots) - op.get("drop_slots", 0))]
+        self.given_slots[len(self.ops) - 1] = given
+        if op.get("drop_slots", 0):
+            return self._insert_too_few(op, ids, given, pages)
         prefix_len, theirs = self._call("insert_prefix", self.target.insert_prefix, ids, slots)
         oracles = self.oracle.insert_prefix(ids, slots) if self.oracle is not None else None
         if oracles is not None:
@@ -223,7 +225,7 @@ class CacheRunner(Runner):
                 requests=(),
                 in_flight=(),
             )
-            self._found += invariants.violations(whole, self.judges)
+            self._found += self._violations_of(whole)
             if invariants.CONTENT in self.judges:
                 content = invariants.ContentView(self.view, (), self.shadow)
                 self._found += invariants.violations(content, self.judges)

@@ -1,4 +1,4 @@
-"""The command `minisgl-ref`: fuzz, replay, generate, bench and targets.
+"""The command `minisgl-ref`: fuzz, replay, bugs, generate, bench and targets.
 
 Exit codes: 0 nothing found, 1 a finding, 2 a usage error, a file that is no program, or an engine
 that is not installed. What needs torch imports it when it runs, so that `--help` does not.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -26,9 +27,10 @@ from rich.table import Table
 
 from minisgl_conformance import files, targets
 from minisgl_conformance.adapters import oracle, ours
-from minisgl_conformance.fuzz import Summary
+from minisgl_conformance.fuzz import Summary, Watch
 from minisgl_conformance.fuzz import fuzz as run_fuzz
 from minisgl_conformance.report import report
+from minisgl_conformance.repro import write_reproductions
 from minisgl_conformance.runner import Result, run_program
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec.errors import BackendUnavailable, ContractError
@@ -65,6 +67,14 @@ class LevelName(StrEnum):
     ALL = "all"
 
 
+class DriverName(StrEnum):
+    """Who draws the programs."""
+
+    SWARM = "swarm"
+    HYPOTHESIS = "hypothesis"
+    BOTH = "both"
+
+
 class ModelName(StrEnum):
     """What computes the tokens."""
 
@@ -95,6 +105,8 @@ def fuzz(
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Run so long, all levels together.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Which programs; drawn if left out.")] = None,
     model: Annotated[ModelName, typer.Option(help="What computes the tokens.")] = ModelName.DIGEST,
+    driver: Annotated[DriverName, typer.Option(help="Who draws the programs.")] = DriverName.BOTH,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the swarm's programs.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     record: Annotated[Path | None, typer.Option(help="Write programs and logs to this folder.")] = None,
     out: Annotated[Path, typer.Option(help="Write findings to this folder.")] = Path("findings"),
@@ -102,6 +114,8 @@ def fuzz(
     """Run random programs against a target, judged after every step; exit 1 on a finding."""
     if minutes is not None and minutes <= 0:
         raise typer.BadParameter(f"need more than 0; got {minutes}", param_hint="--minutes")
+    if record is not None and workers > 1:
+        raise typer.BadParameter(f"need --workers 1 to record; got {workers}", param_hint="--record")
     seed = secrets.randbelow(2**31) if seed is None else seed
     levels = targets.LEVELS if level is LevelName.ALL else (level.value,)
     if examples is None and minutes is None:
@@ -122,10 +136,12 @@ def fuzz(
                     seconds=seconds,
                     config=fixed,
                     watch=watch,
+                    driver=driver.value,
+                    workers=workers,
                 )
             summaries.append(summary)
             _tell(console, summary, as_json)
-            _write_findings(console, summary, out)
+            _write_findings(console, summary, out, TARGETS[target.value, name])
             if summary.findings or summary.interrupted:
                 break
     if as_json:
@@ -152,6 +168,67 @@ def replay(
         print(report(result.finding))
         raise typer.Exit(FINDING)
     print(f"no finding in {result.num_operations} operations")
+
+
+@app.command()
+def bugs(
+    name: Annotated[str | None, typer.Argument(help="The fault to hunt; all are listed if left out.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Hunt all of them and print the table.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Which programs.")] = 1,
+    sample: Annotated[int | None, typer.Option(min=1, help="Hunt so many, drawn by the seed.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the faults.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out shares and judges.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the deliberate bugs of the zoo, or hunt them; exit 1 if one is not found."""
+    with _explained():
+        from minisgl_conformance import bugs as zoo_bugs
+        from minisgl_conformance.adapters.zoo import fault_of, faults
+
+        if name is not None:
+            hunts = [zoo_bugs.hunt(fault_of(name).name, seed, only_find=quick)]
+        elif every or sample is not None:
+            names = list(faults())
+            if sample is not None:
+                names = sorted(random.Random(seed).sample(names, min(sample, len(names))))
+            hunts = zoo_bugs.hunt_all(names, seed, workers, only_find=quick, watch=_tell_hunt(as_json))
+        else:
+            _list_faults(faults(), as_json)
+            return
+    if as_json:
+        print(json.dumps([hunted.to_json() for hunted in hunts], indent=2))
+    elif name is not None:
+        fault = fault_of(name)
+        print(f"{fault.name}: {fault.sentence}\n{fault.change}\n")
+        print(report(hunts[0].finding) if hunts[0].finding is not None else "not found")
+    print("\n".join(zoo_bugs.summary_lines(hunts)), file=sys.stderr)
+    if write is not None:
+        write.write_text(zoo_bugs.table(hunts), encoding="utf-8")
+    if not all(hunted.found for hunted in hunts):
+        raise typer.Exit(FINDING)
+
+
+def _tell_hunt(as_json: bool) -> Callable[[Any], None]:
+    def tell(hunted: Any) -> None:
+        how = (
+            f"{hunted.named}, {hunted.operations} operations, {hunted.seconds:.2f} s, length {hunted.length}"
+        )
+        line = f"{hunted.name}: {how if hunted.found else 'not found'}"
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    return tell
+
+
+def _list_faults(faults: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        keys = ("name", "level", "rule", "undoes", "sentence")
+        print(json.dumps([{key: getattr(fault, key) for key in keys} for fault in faults.values()], indent=2))
+        return
+    table = Table("fault", "rule", "undoes", "what is wrong")
+    for fault in faults.values():
+        table.add_row(fault.name, fault.rule, fault.undoes, fault.sentence)
+    Console().print(table)
 
 
 @app.command()
@@ -265,18 +342,16 @@ def _fail(message: str) -> None:
 
 
 @contextmanager
-def _watched(
-    console: Console, level: str, examples: int | None, record: Path | None
-) -> Iterator[Callable[[Summary, Result], None]]:
+def _watched(console: Console, level: str, examples: int | None, record: Path | None) -> Iterator[Watch]:
     """Show progress while programs run, and write them if they are to be recorded."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(level, total=examples)
 
-        def watch(summary: Summary, result: Result) -> None:
+        def watch(summary: Summary, result: Result | None) -> None:
             text = f"{level}: {summary.num_programs} programs, {summary.num_judged_steps} judged steps"
             progress.update(task, completed=summary.num_programs, description=text)
-            if record is not None:
+            if record is not None and result is not None:
                 name = f"{level}-{summary.num_programs:06}"
                 files.write_program(record / f"{name}.program.jsonl", result.program)
                 files.write_log(record / f"{name}.log.jsonl", result.log)
@@ -304,14 +379,18 @@ def _tell(console: Console, summary: Summary, as_json: bool) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _write_findings(console: Console, summary: Summary, out: Path) -> None:
-    """Print and write each finding."""
+def _write_findings(console: Console, summary: Summary, out: Path, make_target: MakeTarget) -> None:
+    """Print and write each finding, with a script that repeats it and a test to keep."""
     for finding in summary.findings:
         path = out / f"{finding.rule}-{summary.seed}.jsonl"
         files.write_program(path, finding.program)
         console.print(report(finding), highlight=False, markup=False, soft_wrap=True)
         console.print(
             f"written to {path}; repeat it with: minisgl-ref replay {path}", highlight=False, soft_wrap=True
+        )
+        script, test = write_reproductions(make_target, finding, out)
+        console.print(
+            f"without the fuzzer: python {script}; to keep: {test}", highlight=False, soft_wrap=True
         )
 
 

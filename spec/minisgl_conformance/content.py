@@ -87,6 +87,8 @@ def judge_executions(
             yield from _write(request, tapes[request.uid], shadow)
         for request in known:
             yield from _read(request, tapes[request.uid], shadow)
+        for request in known:
+            yield from _hold_codes(request, tapes[request.uid])
 
 
 def _write(request: ExecutedRequest, tape: Tape, shadow: ShadowMemory) -> Iterator[Violation]:
@@ -98,11 +100,6 @@ def _write(request: ExecutedRequest, tape: Tape, shadow: ShadowMemory) -> Iterat
             return
         yield from tape.hold_input(request.uid, position, token)
         shadow.write(request.slots[position], tape.prefixes[position])
-    if request.codes is not None:
-        end = start + len(request.tokens)
-        expected = tape.codes(start, end)
-        for fact in contracts.digest_is_the_models(request.uid, range(start, end), request.codes, expected):
-            yield Violation("digest_is_the_models", fact)
 
 
 def _read(request: ExecutedRequest, tape: Tape, shadow: ShadowMemory) -> Iterator[Violation]:
@@ -111,3 +108,12 @@ def _read(request: ExecutedRequest, tape: Tape, shadow: ShadowMemory) -> Iterato
             found = shadow.describe_mismatch(slot, prefix)
             for fact in contracts.reads_hold_their_prefix(request.uid, position, slot, found):
                 yield Violation("reads_hold_their_prefix", fact)
+
+
+def _hold_codes(request: ExecutedRequest, tape: Tape) -> Iterator[Violation]:
+    start, end = request.cached_len, request.cached_len + len(request.tokens)
+    if request.codes is None or end > len(tape.ids):
+        return
+    expected = tape.codes(start, end)
+    for fact in contracts.digest_is_the_models(request.uid, range(start, end), request.codes, expected):
+        yield Violation("digest_is_the_models", fact)

@@ -18,19 +18,23 @@ from typing import Any
 
 from minisgl_conformance import marks as situations
 from minisgl_conformance import targets
+from minisgl_conformance.blame import timeless
 from minisgl_conformance.content import Tape, judge_executions
 from minisgl_conformance.runner import Finding, Runner, TargetRaised
 from minisgl_conformance.targets import COMPARE, MakeTarget, target_config
 from minisgl_conformance.variants import compare_variant, judge_variant
 from minisgl_spec import contracts, invariants
 from minisgl_spec.errors import ContractError, Refusal, Violation
-from minisgl_spec.messages import ABORT, LENGTH, STOP, Reply, Sampling
+from minisgl_spec.messages import ABORT, LENGTH, STOP, Execution, Reply, Sampling
 from minisgl_spec.numerics import digest_next_token
 from minisgl_spec.requests import Config, Submission, clamped_max_tokens, refusal_of
 from minisgl_spec.scheduler import Scheduler
 from minisgl_spec.shadow import ShadowMemory
 from minisgl_spec.trace import Json, encode_float
 from minisgl_spec.views import EngineView
+
+STANDSTILL = 20
+"""Steps in which a view stays as it is, after which an engine that is left alone will not come to rest."""
 
 
 @dataclass
@@ -85,7 +89,8 @@ class EngineRunner(Runner):
         self.aborting: dict[int, list[RunnerRequest]] = {}  # aborted, terminal reply to come
         self.admitted: set[int] = set()  # by the inner events
         self.inner: Sequence[Json] = ()  # of the last operation
-        self.executed: Sequence[Any] = ()  # in the last operation
+        self.executed: Sequence[Execution] = ()  # in the last operation
+        self.executions: list[tuple[int, Execution]] = []  # and in which operation each ran
         self.oracle = Scheduler(self.limits, self._oracles_token) if self.is_exact else None
         self.shows_events = targets.claims(self.target, targets.EVENTS)
         self.judges_content = (
@@ -169,6 +174,7 @@ class EngineRunner(Runner):
         if self.plans:
             self._call("plan", self.target.plan, op.get("progress", []))
         replies = tuple(self._call("step", self.target.step))
+        self._judge_executions()  # what the device did comes before what was told of it
         self._take_inner()
         self._replied = {reply.uid: reply.token for reply in replies if reply.token is not None}
         for reply in replies:
@@ -241,14 +247,10 @@ class EngineRunner(Runner):
     # -- judging -----------------------------------------------------------------------------
 
     def _judge_view(self) -> None:
-        if targets.claims(self.target, targets.EXECUTIONS):
-            self.executed = self._call("executions", self.target.executions)
-        if self.judges_content:
-            tapes = {uid: request.tape for uid, request in self.current.items()}
-            self._found += judge_executions(self.executed, tapes, self.shadow)
+        self._judge_executions()
         if self.view is None:
             return
-        self._found += invariants.violations(self.view, self.judges)
+        self._found += self._violations_of(self.view)
         if self.judges_content:
             content = invariants.ContentView(self.view.cache, self.view.requests, self.shadow)
             self._found += invariants.violations(content, self.judges)
@@ -258,6 +260,17 @@ class EngineRunner(Runner):
                 self._hold(contracts.nothing_left_at_idle, self.view)
         if self.oracle is not None:
             self._compare("view", self.view, self.oracle.view())
+
+    def _judge_executions(self) -> None:
+        """Take what the device has run since the last call, and replay it."""
+        if not targets.claims(self.target, targets.EXECUTIONS):
+            return
+        executed = self._call("executions", self.target.executions)
+        self.executed = (*self.executed, *executed)
+        self.executions += [(len(self.ops) - 1, execution) for execution in executed]
+        if self.judges_content:
+            tapes = {uid: request.tape for uid, request in self.current.items()}
+            self._found += judge_executions(executed, tapes, self.shadow)
 
     def _take_inner(self) -> None:
         """Take the target's inner events, and hold them to one release per admission."""
@@ -300,13 +313,16 @@ class EngineRunner(Runner):
 
         The steps it takes are operations of the program like any other.
         """
-        bound = self._bound()
-        for _ in range(bound):
-            if self.finding is not None or self._is_idle():
+        still = 0
+        for _ in range(self._bound()):
+            if self.finding is not None or still == STANDSTILL or self._is_idle():
                 break
+            before = timeless(self.view)
+            self.num_added += 1
             self.apply({"op": "step", "progress": []})
+            still = still + 1 if before is not None and timeless(self.view) == before else 0
         if self.finding is None:
-            self._judge_end(bound)
+            self._judge_end(self.num_added)
         return self.finding
 
     def _judge_end(self, bound: int) -> None:
@@ -327,7 +343,7 @@ class EngineRunner(Runner):
             if self._found:
                 self.finding = judge_variant(self, self.config[COMPARE])
         if self._found and self.finding is None:
-            self.finding = self._make_finding(self._found, self.view, None)
+            self.finding = self._make_finding(self._found, None)
 
     def _is_idle(self) -> bool:
         try:
@@ -339,6 +355,10 @@ class EngineRunner(Runner):
         """Return more steps than the work that is left can take: each moves some request by a token."""
         work = sum(len(r.submission.ids) + r.max_tokens + 2 for r in self.requests if not r.has_ended)
         return 2 * work + 8
+
+    def num_live(self) -> int:
+        """Return how many requests have not had their terminal reply."""
+        return sum(not request.has_ended for request in self.current.values())
 
     def tokens(self) -> dict[int, RunnerRequest]:
         """Return every accepted request by the index of the operation that submitted it."""

@@ -57,56 +57,80 @@ def cache_configs(fixed: Mapping[str, Any]) -> st.SearchStrategy[Json]:
     """Return a strategy of configurations of a cache; what is fixed stays as it is."""
 
     def build(page_size: int, num_pages: int, caching: int) -> Json:
-        cache = "naive" if caching == NAIVE_SHARE - 1 else "radix"
-        return {"page_size": page_size, "num_pages": num_pages, "cache": cache, **fixed}
+        return make_cache_config(page_size, num_pages, caching, fixed)
 
     return st.builds(build, st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.integers(0, NAIVE_SHARE - 1))
 
 
+def make_cache_config(page_size: int, num_pages: int, caching: int, fixed: Mapping[str, Any]) -> Json:
+    """Turn drawn numbers into a configuration of a cache."""
+    return {"page_size": page_size, "num_pages": num_pages, "cache": caching_of(caching), **fixed}
+
+
+def caching_of(caching: int) -> str:
+    """Turn a number below NAIVE_SHARE into a kind of cache."""
+    return "naive" if caching == NAIVE_SHARE - 1 else "radix"
+
+
 def engine_configs(fixed: Mapping[str, Any], streams: Sequence[str]) -> st.SearchStrategy[Json]:
     """Return a strategy of configurations of an engine; a variant never changes what is fixed."""
-    free = [name for name in VARIANTS if name not in fixed] or [""]
-    model = fixed.get("model", "digest")
-    vocab_size = fixed.get("vocab_size", VOCAB_SIZES.get(model, 6))
 
     def build(
-        page_size: int,
-        num_pages: int,
-        num_rows: int,
-        max_seq_len: int,
-        budget: int,
-        caching: int,
-        switches: tuple[bool, bool, int],
-        compare: str,
+        sizes: tuple[int, int, int, int, int], caching: int, switches: tuple[bool, bool, int], compare: str
     ) -> Json:
         has_eos, overlap, stream = switches
-        config = {
-            "page_size": page_size,
-            "num_pages": num_pages,
-            "num_rows": num_rows,
-            "max_seq_len": max_seq_len,
-            "token_budget": budget,
-            "cache": "naive" if caching == NAIVE_SHARE - 1 else "radix",
-            "overlap": overlap,
-            "vocab_size": vocab_size,
-            "eos_ids": [EOS_TOKEN] if has_eos and vocab_size > EOS_TOKEN else [],
-            "model": model,
-            "streams": streams[stream % len(streams)],
-            **fixed,
-        }
-        return {**config, COMPARE: compare} if compare else config
+        return make_engine_config(
+            sizes, caching, has_eos, overlap, streams[stream % len(streams)], compare, fixed
+        )
 
     return st.builds(
         build,
-        st.sampled_from(PAGE_SIZES),
-        st.integers(3, 12),
-        st.integers(1, 4),
-        st.sampled_from(MAX_SEQ_LENS),
-        st.sampled_from(TOKEN_BUDGETS),
+        st.tuples(
+            st.sampled_from(PAGE_SIZES),
+            st.integers(3, 12),
+            st.integers(1, 4),
+            st.sampled_from(MAX_SEQ_LENS),
+            st.sampled_from(TOKEN_BUDGETS),
+        ),
         st.integers(0, NAIVE_SHARE - 1),
         st.tuples(st.booleans(), st.booleans(), st.integers(0, 1)),
-        st.sampled_from(free),
+        st.sampled_from(free_variants(fixed)),
     )
+
+
+def make_engine_config(
+    sizes: tuple[int, int, int, int, int],
+    caching: int,
+    has_eos: bool,
+    overlap: bool,
+    streams: str,
+    compare: str,
+    fixed: Mapping[str, Any],
+) -> Json:
+    """Turn drawn values into a configuration of an engine.
+
+    sizes:   page_size, num_pages, num_rows, max_seq_len, token_budget.
+    compare: the variant that the tokens are compared with, or "".
+    """
+    model = fixed.get("model", "digest")
+    vocab_size = fixed.get("vocab_size", VOCAB_SIZES.get(model, 6))
+    names = ("page_size", "num_pages", "num_rows", "max_seq_len", "token_budget")
+    config = {
+        **dict(zip(names, sizes, strict=True)),
+        "cache": caching_of(caching),
+        "overlap": overlap,
+        "vocab_size": vocab_size,
+        "eos_ids": [EOS_TOKEN] if has_eos and vocab_size > EOS_TOKEN else [],
+        "model": model,
+        "streams": streams,
+        **fixed,
+    }
+    return {**config, COMPARE: compare} if compare else config
+
+
+def free_variants(fixed: Mapping[str, Any]) -> list[str]:
+    """Return the variants that change nothing which is fixed."""
+    return [name for name in VARIANTS if name not in fixed] or [""]
 
 
 def check_fixed(level: str, fixed: Mapping[str, Any]) -> None:

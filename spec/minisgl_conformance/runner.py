@@ -20,23 +20,33 @@ from typing import Any, ClassVar, TypeVar
 from minisgl_conformance import targets
 from minisgl_conformance.marks import Marks
 from minisgl_conformance.targets import MakeTarget
-from minisgl_spec import contracts, draw, invariants
+from minisgl_spec import contracts, invariants
 from minisgl_spec.errors import ContractError, InvariantError, Violation
 from minisgl_spec.trace import Json, Log, Program
+from minisgl_spec.views import EngineView
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A broken rule: where in which program, and what the target looked like."""
+    """A broken rule: where in which program, and what the target looked like.
+
+    program:   as it was given; what the runner did after it, to let the target come to rest, is not in it.
+    step_idx:  of the operation that noticed, counted on past `program.ops` where that was in coming to rest.
+    blame_idx: of the operation that broke the rule.
+    """
 
     violations: tuple[Violation, ...]
-    step_idx: int  # of the guilty operation in `program.ops`
+    step_idx: int
     program: Program
-    before: str  # drawing
-    after: str
     error: str | None  # the target's exception, as Python prints it
+    before: str = ""  # drawing, of the operation to blame
+    after: str = ""
+    blame_idx: int = -1
+    why: str = ""  # that one is to blame
+    subject: str = ""  # the guilty page, row or request
+    biography: tuple[str, ...] = ()  # what became of it, one line per step
 
     @property
     def rule(self) -> str:
@@ -99,7 +109,10 @@ class Runner(ABC):
         self.marks = Marks(self.level)
         self.finding: Finding | None = None
         self.num_judged_steps = 0
+        self.num_added = 0  # operations at the end that are the runner's own
         self.view: Any = None  # after the last operation
+        self._clean_view: EngineView | None = None  # the last that was judged, if nothing was wrong with it
+        self.views: list[Any] = []  # before the first operation, and after each
         self._found: list[Violation] = []
         self._disagreements: list[Violation] = []
 
@@ -108,6 +121,7 @@ class Runner(ABC):
     def start(self) -> None:
         """Judge the target as it was made; level by level called at the end of `__init__`."""
         self.view = self._take_view()
+        self.views.append(self.view)
 
     def apply(self, op: Json) -> Finding | None:
         """Run one operation and judge what came of it; return the finding, if there is one.
@@ -124,10 +138,11 @@ class Runner(ABC):
             error = raised
             self.events.append({"event": op["op"], "raised": type(raised.error).__name__})
         self._judge(error)
+        self.views.append(self.view)
         self.num_judged_steps += self._is_step(op)
         violations = (*self._found, *self._disagreements)
         if violations:
-            self.finding = self._make_finding(violations, before, error)
+            self.finding = self._make_finding(violations, error)
         else:
             self._mark(op, self.events[-1], before)
         return self.finding
@@ -137,12 +152,20 @@ class Runner(ABC):
         return self.finding
 
     def result(self) -> Result:
-        """Return what the run so far gave."""
+        """Return what the run so far gave; a finding with its blame and biography."""
+        if self.finding is not None and self.finding.blame_idx < 0:
+            from minisgl_conformance.blame import explain
+
+            self.finding = explain(self, self.finding)
         log = Log(self.level, self.config, tuple(self.events))
         return Result(self.program(), log, self.finding, len(self.ops), self.num_judged_steps, self.marks)
 
+    def given_ops(self) -> list[Json]:
+        """Return the operations that were given, without those that let the target come to rest."""
+        return self.ops[: len(self.ops) - self.num_added]
+
     def program(self) -> Program:
-        """Return the program so far."""
+        """Return the program so far, with what the runner did itself."""
         return Program(self.level, self.config, tuple(self.ops), self.origin)
 
     # -- the parts of a level ----------------------------------------------------------------
@@ -178,6 +201,20 @@ class Runner(ABC):
             text = f"{type(raised.error).__name__}: {raised.error}"
             self._hold(contracts.steps_complete, raised.operation, text)
 
+    def _violations_of(self, view: EngineView) -> Sequence[Violation]:
+        """Judge an engine's view and the cache in it, each only if it is not what was judged before.
+
+        An invariant is a function of its view alone: a view that was clean is clean.
+        """
+        if view == self._clean_view:
+            return ()
+        cache: Sequence[Violation] = ()
+        if self._clean_view is None or view.cache != self._clean_view.cache:
+            cache = invariants.violations(view.cache, self.judges)
+        found = (*cache, *invariants.violations_of_part(view, self.judges))
+        self._clean_view = None if found else view
+        return found
+
     def _take_view(self) -> Any:
         return self._call("view", self.target.view) if self.has_view else None
 
@@ -207,20 +244,13 @@ class Runner(ABC):
             facts = contracts.agrees_with_oracle(what, *_difference(found, expected))
             self._disagreements += [Violation("agrees_with_oracle", fact) for fact in facts]
 
-    def _make_finding(
-        self, violations: Sequence[Violation], before: Any, raised: TargetRaised | None
-    ) -> Finding:
+    def _make_finding(self, violations: Sequence[Violation], raised: TargetRaised | None) -> Finding:
         return Finding(
             violations=tuple(violations),
             step_idx=len(self.ops) - 1,
-            program=self.program(),
-            before=self._draw(before),
-            after=self._draw(self.view),
+            program=Program(self.level, self.config, tuple(self.given_ops()), self.origin),
             error=_print_error(raised) if raised is not None else None,
         )
-
-    def _draw(self, view: Any) -> str:
-        return draw.draw(view) if view is not None else "(the target shows no view)"
 
 
 def make_runner(

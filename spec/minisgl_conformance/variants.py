@@ -76,7 +76,7 @@ def compare_variant(runner: EngineRunner, key: str) -> Iterator[Violation]:
 def judge_variant(runner: EngineRunner, key: str) -> Finding | None:
     """Run the variant like any program; return what it breaks by itself."""
     config, _ = variant_of(runner.config_of_target(), key)
-    program = Program(runner.level, config, tuple(runner.ops), runner.origin)
+    program = Program(runner.level, config, tuple(runner.given_ops()), runner.origin)
     return run_program(runner.make_target, program, runner.judges).finding
 
 

@@ -76,14 +76,17 @@ def violations(view: object, judges: Collection[str] = JUDGES) -> tuple[Violatio
 
     An `EngineView` is judged together with the `CacheView` inside it; a `ContentView` by content.
     """
-    views: tuple[object, ...] = (view.cache, view) if isinstance(view, EngineView) else (view,)
-    wanted = frozenset(judges)
+    cache = violations_of_part(view.cache, judges) if isinstance(view, EngineView) else ()
+    return (*cache, *violations_of_part(view, judges))
+
+
+def violations_of_part(view: object, judges: Collection[str] = JUDGES) -> tuple[Violation, ...]:
+    """Return every violation of the invariants that speak of this view itself, not of a view inside it."""
     return tuple(
         [
             Violation(rule.name, fact)
-            for part in views
-            for rule in _rules_for(type(part), wanted)
-            for fact in rule.violations(part)
+            for rule in _rules_for(type(view), frozenset(judges))
+            for fact in rule.violations(view)
         ]
     )
 

@@ -32,7 +32,10 @@ class Node:
 
     def path(self) -> list[Node]:
         """Return the nodes from the root to this one."""
-        return ([*self.parent.path(), self]) if self.parent is not None else [self]
+        nodes = [self]
+        while nodes[-1].parent is not None:
+            nodes.append(nodes[-1].parent)
+        return nodes[::-1]
 
 
 class Handle:
@@ -83,15 +86,21 @@ class RadixTree:
         """Return the number of locked handles at or below `node`."""
         return sum(node in handle.node.path() for handle in self.locked_handles)
 
+    def protected_nodes(self) -> set[Node]:
+        """Return the nodes at or above a locked handle."""
+        return {node for handle in self.locked_handles for node in handle.node.path()}
+
     @property
     def evictable_size(self) -> int:
         """Slots that no locked handle protects."""
-        return sum(len(node.slots) for node in self.nodes if self.ref_count(node) == 0)
+        protected = self.protected_nodes()
+        return sum(len(node.slots) for node in self.nodes if node not in protected)
 
     @property
     def protected_size(self) -> int:
         """Slots at or above a locked handle."""
-        return sum(len(node.slots) for node in self.nodes if self.ref_count(node) > 0)
+        protected = self.protected_nodes()
+        return sum(len(node.slots) for node in self.nodes if node in protected)
 
     # -- operations --------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ PACKAGE_VERSION = "0.1.0"
 LEVELS = ("cache", "engine")
 SCHEMA_PATH = Path(__file__).with_name("trace.schema.json")
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
 Json = dict[str, Any]
 """One operation, event or header as it stands in a line."""
 
@@ -55,7 +57,7 @@ class Log:
 
 def dump_line(line: Mapping[str, Any]) -> str:
     """Return one canonical JSON line: sorted keys, no spaces, no NaN."""
-    return json.dumps(line, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(line)
 
 
 def dump_program(program: Program) -> str:

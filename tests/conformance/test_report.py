@@ -51,6 +51,10 @@ def test_a_report_shows_the_rule_the_program_and_both_drawings() -> None:
         "  [5 6] slots=4-5 ref_count=0",
         "locked handle of 4 tokens on node 1, which is gone",
         "evictable=2 protected=2",
+        "biography of page 1:",
+        "  step 0: cached by node 1, ref_count=0",
+        "  step 1: locked, now cached by node 1, ref_count=1",
+        "  step 6: evicted, now not cached",
     ]
 
 

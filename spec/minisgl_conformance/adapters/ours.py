@@ -13,7 +13,16 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
-from minisgl_conformance.targets import EXACT, REFUSALS, RESET, UNJUDGED, VIEW, EngineTarget
+from minisgl_conformance.targets import (
+    CACHE,
+    EXACT,
+    REFUSALS,
+    RESET,
+    UNJUDGED,
+    VIEW,
+    EngineTarget,
+    MakeTarget,
+)
 from minisgl_spec.errors import ContractError
 from minisgl_spec.trace import Json
 from minisgl_spec.units import align_down, pages_to_slots, slots_to_pages
@@ -21,17 +30,16 @@ from minisgl_spec.views import CacheView
 
 
 class OurCache:
-    """The engine's prefix cache as a `CacheTarget`."""
+    """The engine's prefix cache as a `CacheTarget`; or a cache that is given, which may decide otherwise."""
 
-    capabilities = frozenset((VIEW, RESET, REFUSALS, EXACT))
-
-    def __init__(self, config: Json) -> None:
+    def __init__(self, config: Json, cache: Any = None, is_exact: bool = True) -> None:
         from minisgl_ref.kvcache.naive_cache import NaiveCache
         from minisgl_ref.kvcache.radix_cache import RadixCache
 
         self.page_size: int = config["page_size"]
         caches = {"radix": RadixCache, "naive": NaiveCache}
-        self.cache: Any = caches[config.get("cache", "radix")](self.page_size)
+        self.cache: Any = cache or caches[config.get("cache", "radix")](self.page_size)
+        self.capabilities = frozenset((VIEW, RESET, REFUSALS, *((EXACT,) if is_exact else ())))
 
     def match_prefix(self, ids: Sequence[int]) -> tuple[Any, int, Sequence[int]]:
         """Match the bytes of `ids`."""
@@ -84,6 +92,16 @@ def make_engine(config: Json) -> EngineTarget:
 
     level = CheckLevel.OFF if config.get(UNJUDGED) else CheckLevel.FULL
     return cast(EngineTarget, make_engine_target(config, level))
+
+
+def make_faulty(fault: Any, level: str) -> MakeTarget:
+    """Return what builds targets with a fault of the engine's zoo; the engine's own checks are off."""
+    from minisgl_ref.zoo.fault import load
+
+    engine = load(fault)
+    if level == CACHE:
+        return lambda config: OurCache(config, engine.make_cache(config), fault.is_exact)
+    return engine.make_engine_target
 
 
 def _key(ids: Sequence[int]) -> bytes:

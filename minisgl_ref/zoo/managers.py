@@ -1,0 +1,298 @@
+"""Faults of the managers: free pages and allocation, rows and what is written to them, who decodes.
+
+A manager's own checks would stop most of these at once; they are hunted with the checks off.
+
+Nothing here is right. Chapter: spec/01-pages-and-slots.md, spec/06-decode-and-release.md
+"""
+
+from __future__ import annotations
+
+from minisgl_ref.zoo.fault import Edit, Fault
+
+CACHE_MANAGER = "minisgl_ref.scheduler.cache"
+TABLE = "minisgl_ref.scheduler.table"
+DECODE = "minisgl_ref.scheduler.decode"
+
+PAGES = (
+    Fault(
+        name="whole_prompt_is_matched",
+        edits=(Edit(CACHE_MANAGER, "match_prefix(key[:-TOKEN_BYTES])", "match_prefix(key)"),),
+        rule="lengths_ordered",
+        undoes="VL-1, NV-3 and HF-2; section 2, match whole prompt",
+        sentence="A prompt that is cached whole is matched whole: no token is left to compute.",
+    ),
+    Fault(
+        name="one_token_prompt_is_refused",
+        edits=(Edit(CACHE_MANAGER, "if len(key) < TOKEN_BYTES:", "if len(key) <= TOKEN_BYTES:"),),
+        rule="steps_complete",
+        undoes="LL-1",
+        sentence="A prompt of one token has an empty key without its last token, and that is an error.",
+    ),
+    Fault(
+        name="key_of_two_bits_per_token",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "self.prefix_cache.match_prefix(key[:-TOKEN_BYTES])",
+                "self.prefix_cache.match_prefix(bytes(byte & 3 for byte in key[:-TOKEN_BYTES]))",
+            ),
+            Edit(
+                CACHE_MANAGER,
+                "self.prefix_cache.insert_prefix(key, pages)",
+                "self.prefix_cache.insert_prefix(bytes(byte & 3 for byte in key), pages)",
+            ),
+        ),
+        rule="slots_hold_their_tokens",
+        undoes="VL-10",
+        sentence="A key keeps the low bits of each token: different prompts share their KV.",
+    ),
+    Fault(
+        name="empty_handle_is_not_locked",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "        self.prefix_cache.lock(handle)\n",
+                "        if handle.prefix_len:\n            self.prefix_cache.lock(handle)\n",
+            ),
+        ),
+        rule="handle_is_locked",
+        undoes="TG-3",
+        sentence="A handle of nothing is not locked, but every handle is unlocked.",
+    ),
+    Fault(
+        name="eviction_is_asked_for_in_pages",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "self.prefix_cache.evict(missing * self.page_size)",
+                "self.prefix_cache.evict(missing)",
+            ),
+        ),
+        rule="pages_partitioned",
+        undoes="MS-5",
+        sentence="Eviction is asked for a number of pages where it expects slots, and frees too little.",
+    ),
+    Fault(
+        name="surplus_of_an_eviction_is_lost",
+        edits=(
+            Edit(CACHE_MANAGER, "free.extend(self.last_evicted)", "free.extend(self.last_evicted[:missing])"),
+        ),
+        rule="pages_partitioned",
+        undoes="LM-1",
+        sentence="Of the pages an eviction returned only those that were missing become free.",
+    ),
+    Fault(
+        name="surplus_of_an_eviction_is_freed_twice",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "            free.extend(self.last_evicted)\n",
+                "            free.extend(self.last_evicted)\n"
+                "            free.extend(self.last_evicted[missing:])\n",
+            ),
+        ),
+        rule="pages_partitioned",
+        undoes="FT-1",
+        sentence="Pages that an eviction returned beyond what was missing enter the free list twice.",
+    ),
+    Fault(
+        name="page_of_an_eviction_stays_free",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "        pages = [take() for _ in range(num_pages)]\n",
+                "        pages = [take() for _ in range(num_pages)]\n"
+                "        free.extend(pages[:0] if missing <= 0 else pages[-1:])\n",
+            ),
+        ),
+        rule="pages_partitioned",
+        undoes="family 1: two owners",
+        sentence="The page an eviction was needed for is handed out and stays in the free list.",
+    ),
+    Fault(
+        name="available_counts_protected_pages",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "return len(self.free_pages) + self.prefix_cache.evictable_size // self.page_size",
+                "return len(self.free_pages) + (\n"
+                "            self.prefix_cache.evictable_size + self.prefix_cache.protected_size\n"
+                "        ) // self.page_size",
+            ),
+        ),
+        rule="admitted_requests_fit",
+        undoes="family 6: estimate and allocation differ",
+        sentence="What running requests have locked counts as available.",
+    ),
+    Fault(
+        name="available_counts_slots_as_pages",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "return len(self.free_pages) + self.prefix_cache.evictable_size // self.page_size",
+                "return len(self.free_pages) + self.prefix_cache.evictable_size",
+            ),
+        ),
+        rule="admitted_requests_fit",
+        undoes="family 5: pages against tokens",
+        sentence="evictable_size, in slots, is added to a number of pages.",
+    ),
+    Fault(
+        name="available_leaves_out_the_cache",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "return len(self.free_pages) + self.prefix_cache.evictable_size // self.page_size",
+                "return len(self.free_pages)",
+            ),
+        ),
+        rule="requests_finish",
+        undoes="VL-26",
+        sentence="What could be evicted does not count as available: a full cache admits nobody, for ever.",
+    ),
+    Fault(
+        name="frees_of_a_batch_count_twice",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "            self._batched.extend(pages)\n",
+                "            self._batched.extend(pages)\n            self.free_pages.extend(pages)\n",
+            ),
+        ),
+        rule="pages_partitioned",
+        undoes="ML-2",
+        sentence="Pages given back while a batch is processed become free at once, and again at its end.",
+    ),
+    Fault(
+        name="last_free_of_a_batch_is_lost",
+        edits=(
+            Edit(CACHE_MANAGER, "self.free_pages.extend(batched)", "self.free_pages.extend(batched[:4])"),
+        ),
+        rule="pages_partitioned",
+        undoes="family 1: one release that is complete",
+        sentence="Of the pages given back while a batch is processed only four become free.",
+    ),
+    Fault(
+        name="reset_loses_its_pages",
+        edits=(
+            Edit(
+                CACHE_MANAGER,
+                "deque(sorted([*self.free_pages, *forgotten]))",
+                "deque(sorted(self.free_pages))",
+            ),
+        ),
+        rule="pages_partitioned",
+        undoes="SG-20",
+        sentence="A reset forgets the cached prefixes and gives nobody their pages.",
+    ),
+)
+
+ROWS = (
+    Fault(
+        name="row_is_not_given_back",
+        edits=(Edit(TABLE, "        self.free_rows.append(row)\n", ""),),
+        rule="rows_partitioned",
+        undoes="SG-38",
+        sentence="A released request's pages become free, its row does not.",
+    ),
+    Fault(
+        name="row_stays_free_when_taken",
+        edits=(Edit(TABLE, "return self.free_rows.pop()", "return self.free_rows[-1]"),),
+        rule="rows_partitioned",
+        undoes="family 1: two owners",
+        sentence="A row that is handed out stays in the list of free rows.",
+    ),
+    Fault(
+        name="row_width_rounded_down",
+        edits=(
+            Edit(TABLE, "align_up(max_seq_len, page_size)", "max_seq_len // page_size * page_size"),
+            Edit(TABLE, "from minisgl_spec.units import align_up\n", ""),
+        ),
+        rule="steps_complete",
+        undoes="VL-19",
+        sentence="A row has room for the whole pages of the longest sequence, not for its last, partial one.",
+    ),
+    Fault(
+        name="row_is_mapped_a_page_early",
+        edits=(
+            Edit(
+                TABLE,
+                "        line = self._row_pages[row, first_page_idx : first_page_idx + len(pages)]\n",
+                "        first_page_idx = max(0, first_page_idx - 1)\n"
+                "        line = self._row_pages[row, first_page_idx : first_page_idx + len(pages)]\n",
+            ),
+        ),
+        rule="reads_hold_their_prefix",
+        undoes="family 5: pages against tokens",
+        sentence="Pages taken later are written over the row's last page instead of behind it.",
+    ),
+    Fault(
+        name="slots_are_eight_bits_wide",
+        edits=(
+            Edit(
+                TABLE,
+                "        self._slots_of_page = slots.view(num_pages + 1, page_size)\n",
+                "        self._slots_of_page = (slots % 128).view(num_pages + 1, page_size)\n",
+            ),
+        ),
+        rule="slots_hold_their_tokens",
+        undoes="VL-24",
+        sentence="The slots of a page are computed in a type that is too narrow for a large pool.",
+    ),
+    Fault(
+        name="last_token_of_a_chunk_is_not_written",
+        edits=(
+            Edit(
+                TABLE,
+                "self._token_pool[row, start : start + len(tokens)] = tokens\n",
+                "self._token_pool[row, start : start + len(tokens) - 1] = tokens[:-1]\n",
+            ),
+        ),
+        rule="reads_hold_their_prefix",
+        undoes="family 5: one too few",
+        sentence="The last token of what is written to a row is left out.",
+    ),
+)
+
+DECODING = (
+    Fault(
+        name="decode_in_the_order_of_ids",
+        edits=(
+            Edit(
+                DECODE,
+                "for req in self.running.values() if req.can_decode]",
+                "for req in sorted(self.running.values(), key=lambda req: req.uid * 5 % 7) if "
+                "req.can_decode]",
+            ),
+        ),
+        rule="agrees_with_oracle",
+        undoes="deviation 12, MS-14 and L12",
+        sentence="A decode batch is ordered by a number that has nothing to do with admission, as a set is.",
+        is_exact=True,
+    ),
+    Fault(
+        name="ended_request_goes_on_decoding",
+        edits=(
+            Edit(DECODE, "        self.running.pop(req.uid, None)\n", "        self.running.get(req.uid)\n"),
+        ),
+        rule="replied_once",
+        undoes="VL-13",
+        sentence="A request that has ended stays among those that decode.",
+    ),
+    Fault(
+        name="last_token_is_never_launched",
+        edits=(Edit(DECODE, "if req.can_decode]", "if req.remain_len > 1]"),),
+        rule="requests_finish",
+        undoes="VL-12",
+        sentence="A request with one token left to generate is skipped, in every step.",
+    ),
+    Fault(
+        name="decode_beyond_the_last_token",
+        edits=(Edit(DECODE, " if req.can_decode]", "]"),),
+        rule="mapped_pages_cover_lengths",
+        undoes="SG-14",
+        sentence="The overlap loop launches a step, and takes a page, for a token that no request may have.",
+    ),
+)
+
+FAULTS = (*PAGES, *ROWS, *DECODING)

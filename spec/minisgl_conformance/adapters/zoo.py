@@ -1,0 +1,60 @@
+"""The engine's zoo as targets: each fault by its name, so that a worker process can build it, too.
+
+Nothing here decides or judges.
+Chapter: spec/deviations.md
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minisgl_conformance.adapters import ours
+from minisgl_conformance.targets import CACHE, LEVELS, MakeTarget
+from minisgl_spec.errors import ContractError
+from minisgl_spec.trace import Json
+
+
+def faults() -> dict[str, Any]:
+    """Return the faults of the zoo by name, in its order."""
+    from minisgl_ref.zoo import FAULTS
+
+    return dict(FAULTS)
+
+
+def fault_of(name: str) -> Any:
+    """Return a fault.
+
+    Raises: ContractError if the zoo has none of that name.
+    """
+    known = faults()
+    if name not in known:
+        raise ContractError(
+            "bugs", "the name of a fault; `minisgl-ref bugs` lists them", {"name": repr(name)}
+        )
+    return known[name]
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """Builds targets that have a fault."""
+
+    name: str
+    level: str
+
+    def __call__(self, config: Json) -> Any:
+        """Build one."""
+        make: MakeTarget = ours.make_faulty(fault_of(self.name), self.level)
+        return make(config)
+
+
+def make_right(level: str) -> MakeTarget:
+    """Return what builds the engine without a fault, its own checks off like a faulty one's."""
+    from minisgl_ref.checks import CheckLevel
+    from minisgl_ref.testing import make_engine_target
+
+    if level not in LEVELS:
+        raise ContractError("make_right", f"a level of {LEVELS}", {"level": repr(level)})
+    if level == CACHE:
+        return ours.OurCache
+    return lambda config: make_engine_target(config, CheckLevel.OFF)
