@@ -69,7 +69,7 @@ def test_a_finding_is_shrunk_and_its_program_repeats_it() -> None:
 
 
 def test_a_judge_can_be_switched_off() -> None:
-    """Without structure and ownership the lost lock is seen in the sizes only. (invariants.md)"""
+    """Without structure and ownership the lost lock is seen in what the cache answers. (invariants.md)"""
     summary = fuzz(
         target_of(SplitLosesLock),
         "cache",
@@ -80,4 +80,5 @@ def test_a_judge_can_be_switched_off() -> None:
         shrink=False,
     )
 
-    assert [finding.rules for finding in summary.findings] == [("sizes_add_up",)]
+    (finding,) = summary.findings
+    assert finding.rule in ("sizes_add_up", "evict_frees_enough")
