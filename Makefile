@@ -71,4 +71,5 @@ ci: $(STAMP) ## what only CI runs: sanitizers, a second compiler, the base insta
 	sh .ci/sanitizers $(BIN)/python
 	sh .ci/compilers $(BIN)/python
 	sh .ci/base-install $(PYTHON)
+	sh .ci/fuzz-twice $(BIN)/python
 	$(if $(CI_SAMPLES),$(PYTEST) $(CI_SAMPLES))

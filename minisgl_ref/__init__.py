@@ -12,17 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from minisgl_ref.checks import CheckLevel as CheckLevel
     from minisgl_ref.config import EngineConfig as EngineConfig
     from minisgl_ref.core import SamplingParams as SamplingParams
     from minisgl_ref.llm import LLM as LLM
     from minisgl_ref.llm import Output as Output
     from minisgl_ref.llm import Piece as Piece
 
-__all__ = ["LLM", "EngineConfig", "SamplingParams", "Output", "Piece"]
+__all__ = ["LLM", "EngineConfig", "CheckLevel", "SamplingParams", "Output", "Piece"]
 
 _MODULE_OF = {
     "LLM": "minisgl_ref.llm",
     "EngineConfig": "minisgl_ref.config",
+    "CheckLevel": "minisgl_ref.checks",
     "SamplingParams": "minisgl_ref.core",
     "Output": "minisgl_ref.llm",
     "Piece": "minisgl_ref.llm",

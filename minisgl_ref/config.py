@@ -28,9 +28,10 @@ class EngineConfig:
     token_budget:  prefill tokens in one step.
     cache:         "radix" shares prefixes, "naive" shares nothing.
     overlap:       launch the next batch before the last one is processed.
-    streams:       how work reaches the device; None chooses "cuda" on a CUDA device, else "inline".
+    streams:       how work reaches the device: "cuda" on a CUDA device, else "inline" or "simulated";
+                   None chooses "cuda" or "inline".
     backend:       which kernels: "torch", "c" or "triton"; None takes "c" where it can be built.
-    check_level:   what is checked after every operation.
+    check_level:   what is checked after every operation: a CheckLevel, its number or its name.
     num_threads:   threads torch may use; None leaves it as it is.
     """
 
@@ -57,11 +58,21 @@ class EngineConfig:
         self._need_one_of("cache", CACHES)
         self._need_one_of("dtype", DTYPES)
         self._need_one_of("streams", (*STREAMS, None))
-        if self.streams == "cuda" and not self.device.startswith("cuda"):
+        for name, kind, words in (("overlap", bool, "True or False"), ("device", str, "a name")):
+            if not isinstance(getattr(self, name), kind):
+                need = f"{name}: {words}"
+                raise ContractError("EngineConfig", need, {name: repr(getattr(self, name))})
+        self._check_streams()
+        object.__setattr__(self, "check_level", _level_of(self.check_level))
+
+    def _check_streams(self) -> None:
+        """Refuse streams that are not the device's: on CUDA only its own make the host wait for a result."""
+        on_cuda = self.device.startswith("cuda")
+        if self.streams is not None and (self.streams == "cuda") != on_cuda:
             raise ContractError(
                 "EngineConfig",
-                "a CUDA device for streams=cuda",
-                {"device": self.device},
+                "streams=cuda on a CUDA device" if on_cuda else "a CUDA device for streams=cuda",
+                {"streams": self.streams, "device": self.device} if on_cuda else {"device": self.device},
                 "Leave streams out.",
             )
 
@@ -73,3 +84,15 @@ class EngineConfig:
     def _need_one_of(self, name: str, values: tuple[str | None, ...]) -> None:
         if getattr(self, name) not in values:
             raise ContractError("EngineConfig", f"{name} in {values}", {name: repr(getattr(self, name))})
+
+
+def _level_of(value: object) -> CheckLevel:
+    """Return a check level by itself, its number or its name."""
+    by_name = {name: level for level in CheckLevel for name in (level.name, level.name.lower())}
+    level = by_name.get(value) if isinstance(value, str) else None
+    if isinstance(value, int) and not isinstance(value, bool) and value in tuple(CheckLevel):
+        level = CheckLevel(value)
+    if level is None:
+        names = ", ".join(level.name for level in CheckLevel)
+        raise ContractError("EngineConfig", f"a check_level of {names}", {"check_level": repr(value)})
+    return level

@@ -10,14 +10,21 @@ Chapter: spec/04-requests.md
 
 from __future__ import annotations
 
+import math
+import operator
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from minisgl_ref.kvcache.base import TOKEN_BYTES, Handle
+from minisgl_spec.errors import Refusal
 from minisgl_spec.messages import GREEDY, LENGTH, STOP, Sampling
 from minisgl_spec.units import align_up, div_ceil
 from minisgl_spec.views import WAITING
+
+WHOLE = "a whole number"
+"""The limit in a refusal of what is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,64 @@ class SamplingParams:
         if self.temperature == 0 and self.top_k == 0 and self.top_p == 1.0 and self.seed == 0:
             return GREEDY
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
+
+
+def malformed(ids: Sequence[int], params: SamplingParams) -> Refusal | None:
+    """Return which part of a submission is no number of the right kind, or None.
+
+    Whole numbers are what Python takes as an index, numpy's too; a bool is none, and 2.0 is none. A
+    real number has to fit a float.
+
+    Spec: 04-requests.md#refusal
+    """
+    for token in ids:
+        if _whole(token) is None:
+            return Refusal("bad_token", token, WHOLE)
+    if _whole(params.max_tokens) is None:
+        return Refusal("bad_max_tokens", params.max_tokens, WHOLE)
+    if not math.isfinite(_real(params.temperature)):
+        return Refusal("bad_temperature", params.temperature, 0)
+    if _whole(params.top_k) is None:
+        return Refusal("bad_top_k", params.top_k, 0)
+    if not math.isfinite(_real(params.top_p)):
+        return Refusal("bad_top_p", params.top_p, 1)
+    if _whole(params.seed) is None:
+        return Refusal("bad_seed", params.seed, WHOLE)
+    for token in params.stop_token_ids:
+        if _whole(token) is None:
+            return Refusal("bad_stop_id", token, WHOLE)
+    return None
+
+
+def plain_params(params: SamplingParams) -> SamplingParams:
+    """Return parameters that are not malformed with Python's own numbers in them; a copy."""
+    return SamplingParams(
+        max_tokens=operator.index(params.max_tokens),
+        temperature=float(params.temperature),
+        top_k=operator.index(params.top_k),
+        top_p=float(params.top_p),
+        stop_token_ids=tuple(map(operator.index, params.stop_token_ids)),
+        ignore_eos=bool(params.ignore_eos),
+        seed=operator.index(params.seed),
+    )
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _real(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def key_of(ids: Sequence[int]) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, overload
 
@@ -30,6 +31,8 @@ from minisgl_spec.messages import ABORT, Reply
 if TYPE_CHECKING:
     from minisgl_kernels.backends import Ops
     from minisgl_ref.models.base import Model
+    from minisgl_ref.record import Recording
+    from minisgl_ref.scheduler.scheduler import Scheduler
     from minisgl_ref.tokenizer import TextStream, Tokenizer
     from minisgl_ref.trace import Recorder
 
@@ -140,6 +143,8 @@ class LLM:
             torch.set_num_threads(config.num_threads)
         self.tokenizer = tokenizer
         self.scheduler = build_scheduler(model, config, ops, recorder=recorder)
+        self._config = config
+        self._recording: Recording | None = None
         self._uids = count()
         self._open: dict[int, _Call] = {}  # by uid, of requests that have had no terminal reply
         self._stopped: InvariantError | None = None
@@ -198,7 +203,7 @@ class LLM:
         """
         self._check_running("abort")
         with self._watched():
-            refusal = self.scheduler.abort(uid)
+            refusal = self._asked.abort(uid)
         call = self._open.get(uid)
         if refusal is None and call is not None:  # no token after abort has returned
             call.inbox = deque(reply for reply in call.inbox if reply.uid != uid)
@@ -211,7 +216,25 @@ class LLM:
         """
         self._check_running("reset")
         with self._watched():
-            self.scheduler.reset()
+            self._asked.reset()
+
+    def record(self) -> Recording:
+        """Write down, from now on, what the engine is asked and what it answers.
+
+        Returns: the recording; the same one when asked again.
+
+        Raises: ContractError if the engine has been used before.
+        """
+        if self._recording is None:
+            from minisgl_ref.record import Recording
+
+            self._recording = Recording(self.scheduler, self._config)
+        return self._recording
+
+    @property
+    def _asked(self) -> Scheduler | Recording:
+        """Whom operations go to: the scheduler, or the recording on their way there."""
+        return self._recording or self.scheduler
 
     # -- what a call was given -----------------------------------------------------------------
 
@@ -294,7 +317,7 @@ class LLM:
         for index, (ids, params) in enumerate(call.items):
             uid = next(self._uids)
             with self._watched():
-                refusal = self.scheduler.submit(uid, ids, params)
+                refusal = self._asked.submit(uid, ids, params)
             call.index_of[uid] = index
             if refusal is None:
                 call.accepted.append(uid)
@@ -307,12 +330,12 @@ class LLM:
         """Run one step for every call under way; if it fails, end all their requests."""
         with self._watched():
             try:
-                replies = self.scheduler.step()
+                replies = self._asked.step()
             except InvariantError:
                 raise
             except BaseException:
                 self._abort(list(self._open))
-                self.scheduler.step()  # launches nothing, and takes in what was in flight
+                self._asked.step()  # launches nothing, and takes in the ends of what failed
                 raise
         for reply in replies:
             self._deliver(reply)
@@ -336,7 +359,7 @@ class LLM:
 
     def _abort(self, uids: Sequence[int]) -> None:
         for uid in uids:
-            self.scheduler.abort(uid)
+            self._asked.abort(uid)
             self._deliver(Reply(uid, None, ABORT, 0))
 
     def _settle(self, call: _Call) -> None:
@@ -428,7 +451,7 @@ def _is_chat(prompt: object) -> bool:
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _check_text(text: str) -> None:
@@ -467,7 +490,7 @@ def _check_params(params: SamplingParams) -> None:
             raise _wrong_type(name, "a whole number", getattr(params, name))
     for name in ("temperature", "top_p"):
         value = getattr(params, name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise _wrong_type(name, "a number", value)
     if not isinstance(params.ignore_eos, bool):
         raise _wrong_type("ignore_eos", "True or False", params.ignore_eos)

@@ -41,7 +41,9 @@ NextToken = Callable[[tuple[int, ...], Sampling, int], tuple[int, ...]]
 class EngineUnderTest:
     """A scheduler with a digest model or a tiny Llama, seen as an `EngineTarget`."""
 
-    capabilities = frozenset({"view", "executions", "late_work", "events", "exact", "reset"})
+    capabilities = frozenset(
+        {"view", "executions", "late_work", "events", "exact", "reset", "refusals", "sampling", "naive"}
+    )
 
     def __init__(self, scheduler: Scheduler, next_token: NextToken) -> None:
         self.scheduler = scheduler
@@ -115,7 +117,8 @@ def make_engine_target(
 
     On a CUDA device work runs on CUDA streams, whatever the program says of streams.
 
-    Raises: ContractError for an unknown model; BackendUnavailable as the parts do.
+    Raises: ContractError for a model that is unknown or not as the program says; BackendUnavailable as the
+            parts do.
     """
     on_cuda = device.startswith("cuda")
     ops = choose_backend("torch" if on_cuda and backend is None else backend)
@@ -148,8 +151,27 @@ def _model_of(config: Mapping[str, Any], ops: backends.Ops, device: str) -> tupl
     if kind == "tiny-llama":
         from minisgl_ref.models.tiny import tiny_llama
 
+        _check_llama(config)
         return tiny_llama(ops.name, eos_ids=eos_ids, device=device), _llama_tokens
     raise ContractError("make_engine_target", "model in digest, tiny-llama", {"model": repr(kind)})
+
+
+def _check_llama(config: Mapping[str, Any]) -> None:
+    """Refuse a program that takes the tiny Llama for another model: oracle and engine would not agree."""
+    from minisgl_ref.models.tiny import SETTINGS
+
+    vocab_size, longest = SETTINGS["vocab_size"], SETTINGS["max_position_embeddings"]
+    got = {name: config.get(name) for name in ("vocab_size", "max_seq_len", "eos_ids")}
+    is_its_own = (
+        got["vocab_size"] == vocab_size
+        and config["max_seq_len"] <= longest
+        and all(0 <= token < vocab_size for token in got["eos_ids"] or ())
+    )
+    if not is_its_own:
+        need = (
+            f"vocab_size = {vocab_size}, max_seq_len <= {longest}, eos_ids below {vocab_size} for tiny-llama"
+        )
+        raise ContractError("make_engine_target", need, got)
 
 
 @lru_cache(maxsize=65_536)

@@ -69,6 +69,7 @@ class Engine:
         self.streams = streams
         self.ops = ops
         self.probe: Probe | None = None
+        self._num_abandoned = 0  # batches up to this number do nothing any more
         self._device = table.page_table.device
 
     def write_pages(self, row: int, first_page_idx: int, pages: Sequence[int]) -> None:
@@ -99,8 +100,18 @@ class Engine:
         tokens: list[int] = result.tokens.tolist()
         return tokens
 
+    def abandon(self, number: int) -> None:
+        """Drop the batches up to a number: one that has not begun will do nothing.
+
+        Table writes from now on come after those that have begun, which may still read their rows.
+        """
+        self._num_abandoned = number
+        self.streams.wait(SCHEDULER, self.streams.record(ENGINE))
+
     def _run(self, inputs: _Inputs, result: Result) -> None:
         """Run a batch. Everything it reads, it reads now."""
+        if inputs.number <= self._num_abandoned:
+            return
         extend_lens = np.subtract(inputs.device_lens, inputs.cached_lens)
         token_rows = self._to_device(np.repeat(inputs.rows, extend_lens))
         spans = zip(inputs.cached_lens, inputs.device_lens, strict=True)

@@ -48,7 +48,7 @@ def sample(logits: torch.Tensor, choices: Sequence[tuple[Sampling, int]], ops: O
     return ops.sample(
         logits,
         torch.tensor([sampling.temperature for sampling, _ in choices], dtype=torch.float64, device=device),
-        torch.tensor([sampling.top_k for sampling, _ in choices], dtype=torch.int64, device=device),
+        torch.tensor([min(s.top_k, logits.shape[1]) for s, _ in choices], dtype=torch.int64, device=device),
         torch.tensor([sampling.top_p for sampling, _ in choices], dtype=torch.float64, device=device),
         torch.tensor([uniform(s.seed, idx) for s, idx in choices], dtype=torch.float64, device=device),
     )

@@ -152,6 +152,8 @@ class CudaStreams(Streams):
             raise BackendUnavailable("cuda", f"torch sees no CUDA device; got device={device}")
         self._torch = torch
         self._streams = (torch.cuda.Stream(device), torch.cuda.Stream(device))
+        for stream in self._streams:  # pools and weights were written on the stream of whoever built them
+            stream.wait_stream(torch.cuda.current_stream(device))
 
     def enqueue(self, stream: int, work: Work) -> None:
         """Run the work's host part now, with its device part on the stream."""

@@ -10,12 +10,13 @@ Chapter: spec/01-pages-and-slots.md
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from minisgl_spec.errors import ContractError
+from minisgl_spec.errors import BackendUnavailable, ContractError
 
 if TYPE_CHECKING:
     from minisgl_kernels.backends import Ops
@@ -39,7 +40,7 @@ class MHAKVCache:
     ) -> None:
         """Allocate the pool with every element `fill` (NaN in tests: whoever reads it shows it).
 
-        Raises: ContractError if a measure is below 1.
+        Raises: ContractError if a measure is below 1; BackendUnavailable if it does not fit the memory.
         """
         shape = (2, num_layers, num_pages + 1, page_size, num_kv_heads, head_dim)
         if min(num_layers, num_pages, page_size, num_kv_heads, head_dim) < 1:
@@ -57,7 +58,7 @@ class MHAKVCache:
         self.num_layers = num_layers
         self.num_pages = num_pages
         self.page_size = page_size
-        self.pool = torch.full(shape, fill, dtype=dtype, device=device)
+        self.pool = _allocate(shape, fill, dtype, device)
         self._ops = ops
         by_slot = self.pool.view(2, num_layers, (num_pages + 1) * page_size, num_kv_heads, head_dim)
         self._k_layers = by_slot[0].unbind(0)
@@ -99,3 +100,14 @@ class MHAKVCache:
         Mutates: these pages, K and V, in every layer.
         """
         self.pool[:, :, list(pages)] = fill
+
+
+def _allocate(
+    shape: tuple[int, ...], fill: float, dtype: torch.dtype, device: torch.device | str
+) -> torch.Tensor:
+    try:
+        return torch.full(shape, fill, dtype=dtype, device=device)
+    except (RuntimeError, MemoryError, OverflowError) as error:  # out of memory is a RuntimeError
+        num_bytes = math.prod(shape) * dtype.itemsize
+        reason = f"a KV pool of {num_bytes} bytes {list(shape)} does not fit the memory; lower num_pages"
+        raise BackendUnavailable(str(device), reason) from error

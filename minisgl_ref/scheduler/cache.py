@@ -41,7 +41,7 @@ class CacheManager:
         self.num_pages = num_pages
         self._page_bytes = self.page_size * TOKEN_BYTES
         self.level = level
-        self._is_full = level is CheckLevel.FULL
+        self._is_full = level >= CheckLevel.FULL
         self.free_pages = deque(range(num_pages))
         self.last_evicted: list[int] = []
         self._batched: list[int] | None = None  # pages given back inside batched_frees, not yet free

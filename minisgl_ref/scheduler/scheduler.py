@@ -2,7 +2,8 @@
 
 In the normal loop a step processes the batch it launched; in the overlap loop the one before, so
 that the device always has work. A request that has had its terminal reply may still be in flight:
-it keeps its row, its pages and its lock until the last batch that holds it has been processed.
+it keeps its row, its pages and its lock until the last batch that holds it has been processed. After
+a step that failed the next operation first ends every admitted request, and drops the batches in flight.
 
 How work reaches the device is `engine/stream.py`'s business, what it computes the model's.
 Chapter: spec/05-prefill-and-chunking.md, spec/06-decode-and-release.md, spec/07-overlap.md
@@ -10,11 +11,11 @@ Chapter: spec/05-prefill-and-chunking.md, spec/06-decode-and-release.md, spec/07
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from minisgl_ref.checks import CheckLevel, check_full
-from minisgl_ref.core import Batch, BatchEntry, Req, SamplingParams, key_of
+from minisgl_ref.core import Batch, BatchEntry, Req, SamplingParams, key_of, malformed, plain_params
 from minisgl_ref.engine.engine import Engine, Result
 from minisgl_ref.kvcache.base import TOKEN_BYTES
 from minisgl_ref.scheduler.cache import CacheManager
@@ -64,6 +65,7 @@ class Scheduler:
         self.retired: list[tuple[int, list[int]]] = []
         self._replies: list[Reply] = []
         self._num_launched = 0
+        self._has_failed = False  # the last step did not come to its end
 
     # -- operations --------------------------------------------------------------------------
 
@@ -74,9 +76,13 @@ class Scheduler:
         Keeps:   refusal_changes_nothing.
         Spec:    04-requests.md#refusal
         """
-        self.recorder.begin()
+        self._begin()
         if uid in self.requests or any(reply.uid == uid for reply in self._replies):
             return Refusal("duplicate_uid", uid, "one request per uid at a time")
+        refusal = malformed(ids, params)
+        if refusal is not None:
+            return refusal
+        params = plain_params(params)
         refusal = self._refusal_of(ids, params)
         if refusal is not None:
             return refusal
@@ -103,7 +109,7 @@ class Scheduler:
         Returns: None, or a refusal if no request of this uid is left to end.
         Spec:    06-decode-and-release.md#abort
         """
-        self.recorder.begin()
+        self._begin()
         req = self.requests.get(uid)
         if req is None or req.phase == RETIRED:
             return Refusal("unknown_uid", uid, "a request that has not ended")
@@ -122,24 +128,27 @@ class Scheduler:
 
         Mutates: everything.
         Keeps:   every invariant; replied_once, released_once.
+        Raises:  InvariantError, and whatever model or device raise. The state stays to be looked at until
+                 the next operation, which ends every admitted request; no reply is lost.
         Spec:    05-prefill-and-chunking.md#schedule, 07-overlap.md#loop
         """
-        self.recorder.begin()
-        replies, self._replies = self._replies, []
-        for reply in replies:
+        self._begin()
+        for reply in self._replies:
             self._record_reply(reply)
-        batch = self._schedule()
-        if batch is not None:
-            self._launch(batch)
-        num_late = 1 if self.overlap and batch is not None else 0
-        while len(self.in_flight) > num_late:
-            replies += self._process(*self.in_flight.pop(0))
+        self._has_failed = True
+        self._launch_and_process()
+        self._has_failed = False
         self._check()
+        replies, self._replies = self._replies, []
         return replies
 
     def is_idle(self) -> bool:
         """Whether a step would have nothing to do."""
         return not (self.requests or self.in_flight or self._replies)
+
+    def is_new(self) -> bool:
+        """Whether nothing has been launched and nobody waits."""
+        return not self._num_launched and self.is_idle()
 
     def reset(self) -> None:
         """Empty the cache; waiting requests stay.
@@ -147,7 +156,7 @@ class Scheduler:
         Raises: ContractError while a handle is locked.
         Spec:   03-locks-and-eviction.md#reset
         """
-        self.recorder.begin()
+        self._begin()
         self.cache.reset()
         self._check()
 
@@ -174,7 +183,7 @@ class Scheduler:
             return Refusal("token_out_of_range", outside, vocab_size)
         if params.max_tokens < 1:
             return Refusal("max_tokens_not_positive", params.max_tokens, 1)
-        if not (math.isfinite(params.temperature) and params.temperature >= 0):
+        if params.temperature < 0:
             return Refusal("bad_temperature", params.temperature, 0)
         if params.top_k < 0:
             return Refusal("bad_top_k", params.top_k, 0)
@@ -191,7 +200,47 @@ class Scheduler:
     def _clamped(self, prompt_len: int, max_tokens: int) -> int:
         return min(max_tokens, self.max_seq_len - prompt_len)
 
+    # -- after a failure -----------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.recorder.begin()
+        if self._has_failed:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End every admitted request, and drop the batches in flight.
+
+        What they were to write is not cached: written_len counts processed batches alone. Waiting
+        requests stay. If the failure caught the host halfway through a change, the checks say so.
+
+        Raises: InvariantError, but not at OFF.
+        Keeps:  replied_once, released_once, pages_partitioned, rows_partitioned.
+        Spec:   07-overlap.md#retired
+        """
+        self.in_flight.clear()
+        self._give_back_retired(self._num_launched)
+        for req in [req for req in self.requests.values() if req.handle is not None]:
+            self.admitted.setdefault(req.uid, req)
+            if req in self.prefill.waiting:
+                self.prefill.remove(req)
+            if req.phase != RETIRED:
+                self._replies.append(Reply(req.uid, None, ABORT, req.admitted_len))
+            req.in_flight.clear()
+            self._end(req)
+        self.engine.abandon(self._num_launched)
+        if self.check_level >= CheckLevel.LOCAL:
+            self.check_integrity()
+        self._has_failed = False
+
     # -- one step ----------------------------------------------------------------------------
+
+    def _launch_and_process(self) -> None:
+        batch = self._schedule()
+        if batch is not None:
+            self._launch(batch)
+        num_late = 1 if self.overlap and batch is not None else 0
+        while len(self.in_flight) > num_late:
+            self._process(*self.in_flight.pop(0))
 
     def _schedule(self) -> Batch | None:
         """Choose the next batch, prefill before decode, and take its pages.
@@ -228,16 +277,15 @@ class Scheduler:
         """
         page_size = self.cache.page_size
         counts = [div_ceil(req.device_len, page_size) - len(req.pages) for req in reqs]
-        pages = self.cache.allocate(sum(counts))
+        pages = iter(self.cache.allocate(sum(counts)))
+        for req, count in zip(reqs, counts, strict=True):  # before a write can fail: each page has its owner
+            req.pages += islice(pages, count)
         if self.cache.last_evicted:
             self.recorder.record("evict", pages=list(self.cache.last_evicted))
-        start = 0
         for req, count in zip(reqs, counts, strict=True):
             if count:
-                taken = pages[start : start + count]
-                start += count
-                self.engine.write_pages(req.row, len(req.pages), taken)
-                req.pages += taken
+                taken = req.pages[-count:]
+                self.engine.write_pages(req.row, len(req.pages) - count, taken)
                 self.recorder.record("take", uid=req.uid, pages=taken)
 
     def _launch(self, batch: Batch) -> None:
@@ -258,7 +306,7 @@ class Scheduler:
             requests=[[e.req.uid, e.cached_len, e.device_len, e.sampled] for e in batch.entries],
         )
 
-    def _process(self, batch: Batch, result: Result) -> list[Reply]:
+    def _process(self, batch: Batch, result: Result) -> None:
         """Take in a batch's result: append tokens, end or cache requests, give pages back.
 
         Keeps: replied_once, released_once, pages_partitioned.
@@ -266,7 +314,6 @@ class Scheduler:
         """
         tokens = self.engine.collect(result)
         self.recorder.record("process", batch=batch.number)
-        replies: list[Reply] = []
         with self.cache.batched_frees():
             self._give_back_retired(batch.number)
             for entry, token in zip(batch.entries, tokens, strict=True):
@@ -276,8 +323,7 @@ class Scheduler:
                 if req.phase == RETIRED:
                     self._end(req)
                 elif entry.sampled:
-                    replies.append(self._take_token(req, token, batch.phase))
-        return replies
+                    self._replies.append(self._take_token(req, token, batch.phase))
 
     def _take_token(self, req: Req, token: int, phase: str) -> Reply:
         """Append an output; end the request with its last one, cache a prompt with its first."""
@@ -377,7 +423,7 @@ class Scheduler:
     # -- checks and events -------------------------------------------------------------------
 
     def _check(self) -> None:
-        if self.check_level is CheckLevel.FULL:
+        if self.check_level >= CheckLevel.FULL:
             self.check_integrity()
 
     def _record_reply(self, reply: Reply) -> None:

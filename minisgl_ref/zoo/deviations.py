@@ -134,8 +134,8 @@ REPLY_AFTER_THE_END = Fault(
             """\
                 if req.phase == RETIRED:
                     if entry.sampled:
-                        replies.append(Reply(req.uid, token, None, req.admitted_len))
-                        self._record_reply(replies[-1])
+                        self._replies.append(Reply(req.uid, token, None, req.admitted_len))
+                        self._record_reply(self._replies[-1])
                     self._end(req)
 """,
         ),

@@ -48,9 +48,9 @@ SUBMISSION = (
         name="not_a_number_is_a_temperature",
         edits=(
             Edit(
-                SCHEDULER,
-                "if not (math.isfinite(params.temperature) and params.temperature >= 0):",
-                "if params.temperature < 0 and math.pi:",
+                CORE,
+                "if not math.isfinite(_real(params.temperature)):",
+                "if _real(params.temperature) < 0:",
             ),
         ),
         rule="mistakes_are_refused",

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minisgl_conformance import boundary, targets
 from minisgl_conformance import marks as situations
-from minisgl_conformance import targets
 from minisgl_conformance.runner import Runner
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec import contracts, invariants
@@ -48,6 +48,7 @@ class CacheRunner(Runner):
     """One program of match, insert, lock, unlock, evict and reset."""
 
     level = targets.CACHE
+    view_type = CacheView
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class CacheRunner(Runner):
         self.given_slots: dict[int, tuple[int, ...]] = {}  # to insertions, by operation
         self.oracle = TREES[config.get("cache", "radix")](self.page_size) if self.is_exact else None
         self.refuses = targets.claims(self.target, targets.REFUSALS)
+        self.sizes: tuple[int, int] = (0, 0)  # as the target told them last
         self.start()
 
     # -- operations --------------------------------------------------------------------------
@@ -86,8 +88,10 @@ class CacheRunner(Runner):
 
     def _match(self, op: Json) -> Json:
         ids = tuple(op["ids"])
-        theirs, prefix_len, slots = self._call("match_prefix", self.target.match_prefix, ids)
-        slots = tuple(slots)
+        answer = self._call("match_prefix", self.target.match_prefix, ids)
+        theirs, prefix_len, slots = boundary.parts("match_prefix", answer, ("handle", "prefix_len", "slots"))
+        prefix_len = boundary.whole("match_prefix, prefix_len", prefix_len)
+        slots = boundary.wholes("match_prefix, slots", slots)
         self._hold(contracts.match_is_longest, self.cached, ids, prefix_len)
         self._hold(contracts.match_returns_cached_slots, self.cached, ids, prefix_len, slots)
         self._read(ids, slots)
@@ -111,12 +115,15 @@ class CacheRunner(Runner):
         self.given_slots[len(self.ops) - 1] = given
         if op.get("drop_slots", 0):
             return self._insert_too_few(op, ids, given, pages)
-        prefix_len, theirs = self._call("insert_prefix", self.target.insert_prefix, ids, slots)
+        answer = self._call("insert_prefix", self.target.insert_prefix, ids, slots)
+        prefix_len, theirs = boundary.parts("insert_prefix", answer, ("prefix_len", "handle"))
+        prefix_len = boundary.whole("insert_prefix, prefix_len", prefix_len)
         oracles = self.oracle.insert_prefix(ids, slots) if self.oracle is not None else None
         if oracles is not None:
             self._compare("insert_prefix", prefix_len, oracles.prefix_len)
         whole = align_down(len(ids), self.page_size)
-        self._hold(contracts.insert_reports_prefix, self.cached, ids, prefix_len, whole)
+        # What its handle covers is not shown: `sizes_add_up` judges that when the handle is locked.
+        self._hold(contracts.insert_reports_prefix, self.cached, ids, prefix_len)
         if self.is_naive:
             self.free_pages += pages
             covered: Tokens = ()
@@ -172,13 +179,13 @@ class CacheRunner(Runner):
 
     def _evict(self, op: Json) -> Json:
         size = op["size"]
-        is_mistake = not 0 <= size <= self.cached.sizes()[0]
+        is_mistake = not 0 <= size <= self.evictable_size()
         if is_mistake and not self.refuses:
             return {"event": "evict", "skipped": SKIPPED_NOT_CLAIMED}
         slots, need = self._attempt("evict", self.target.evict, size)
         if need is not None or is_mistake:
             return self._refusal(op, need, is_mistake)
-        slots = tuple(slots or ())
+        slots = boundary.wholes("evict", slots)
         self._hold(contracts.evict_frees_enough, self.cached, size, slots)
         self._hold(contracts.evict_leaves_first, self.cached, slots)
         pages = self._whole_pages(slots)
@@ -229,11 +236,11 @@ class CacheRunner(Runner):
             if invariants.CONTENT in self.judges:
                 content = invariants.ContentView(self.view, (), self.shadow)
                 self._found += invariants.violations(content, self.judges)
-        sizes = self._call("sizes", self.target.sizes)
+        self.sizes = self._sizes()
         if not self._found:  # else the model of what is cached has lost its meaning
-            self._hold(contracts.sizes_add_up, self.cached, *sizes)
+            self._hold(contracts.sizes_add_up, self.cached, *self.sizes, self.is_exact)
         if self.events and "sizes" in self.events[-1]:
-            self.events[-1]["sizes"] = list(sizes)
+            self.events[-1]["sizes"] = list(self.sizes)
         if self.oracle is not None:
             self._compare("view", self.view, self.oracle.view())
 
@@ -255,6 +262,17 @@ class CacheRunner(Runner):
         for token, slot in zip(ids[start:], slots[start:], strict=True):
             prefix = self.shadow.extend(prefix, token)
             self.shadow.write(slot, prefix)
+
+    def evictable_size(self) -> int:
+        """Return the slots that may be evicted: a lock may protect more than its prefix unless exact."""
+        return self.cached.sizes()[0] if self.is_exact else self.sizes[0]
+
+    def _sizes(self) -> tuple[int, int]:
+        answer = self._call("sizes", self.target.sizes)
+        evictable, protected = boundary.parts("sizes", answer, ("evictable_size", "protected_size"))
+        return boundary.whole("sizes, evictable_size", evictable), boundary.whole(
+            "sizes, protected_size", protected
+        )
 
     # -- the allocator -----------------------------------------------------------------------
 
@@ -315,8 +333,7 @@ class CacheRunner(Runner):
         if need is None:
             return self._event(op)
         if self.view is not None:
-            after = self._call("view", self.target.view)
-            self._hold(contracts.refusal_changes_nothing, self.view, after)
+            self._hold(contracts.refusal_changes_nothing, self.view, self._take_view())
         return self._event(op, refused=need)
 
 

@@ -1,7 +1,8 @@
 """The command `minisgl-ref`: fuzz, replay, bugs, generate, bench and targets.
 
 Exit codes: 0 nothing found, 1 a finding, 2 a usage error, a file that is no program, or an engine
-that is not installed. What needs torch imports it when it runs, so that `--help` does not.
+that is not installed, 3 an exception that nobody expected, with its traceback, 130 Ctrl-C. What needs
+torch imports it when it runs, so that `--help` does not.
 
 Nothing here decides or judges.
 Chapter: spec/README.md
@@ -14,6 +15,7 @@ import os
 import random
 import secrets
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -27,6 +29,7 @@ from rich.table import Table
 
 from minisgl_conformance import files, targets
 from minisgl_conformance.adapters import oracle, ours
+from minisgl_conformance.files import first_difference
 from minisgl_conformance.fuzz import Summary, Watch
 from minisgl_conformance.fuzz import fuzz as run_fuzz
 from minisgl_conformance.report import report
@@ -34,8 +37,9 @@ from minisgl_conformance.repro import write_reproductions
 from minisgl_conformance.runner import Result, run_program
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec.errors import BackendUnavailable, ContractError
+from minisgl_spec.trace import Log
 
-FINDING, USAGE, INTERRUPTED = 1, 2, 130
+FINDING, USAGE, CRASH, INTERRUPTED = 1, 2, 3, 130
 """Exit codes."""
 
 INSTALL = "pip install 'minisgl-ref[engine]'"
@@ -94,7 +98,11 @@ def main() -> None:
     """Run the command."""
     # OpenMP threads that spin while they wait slow everything down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    app()
+    try:
+        app()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(CRASH)
 
 
 @app.command()
@@ -124,6 +132,8 @@ def fuzz(
     console.print(f"target {target.value}, seed {seed}", highlight=False)
     summaries = []
     with _explained():
+        if target is TargetName.OURS and targets.ENGINE in levels:
+            import minisgl_ref.testing  # noqa: F401  # what is missing is told before anything runs
         for name in levels:
             seconds = None if minutes is None else minutes * 60 / len(levels)
             fixed = {"model": model.value} if name == targets.ENGINE else {}
@@ -157,10 +167,14 @@ def replay(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A program, as JSON lines.")],
     target: Annotated[TargetName, typer.Option(help="Whom to run.")] = TargetName.OURS,
     record: Annotated[Path | None, typer.Option(help="Write the log to this file.")] = None,
+    expect: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A log that the run has to repeat.")
+    ] = None,
 ) -> None:
-    """Run a program file; print the report of its finding, exit 1, or "no finding"."""
+    """Run a program file; exit 1 with the report of its finding, or where its log is not the expected one."""
     with _explained():
         program = files.read_program(file)
+        expected = files.read_log(expect) if expect is not None else None
         result = run_program(TARGETS[target.value, program.level], program)
         if record is not None:
             files.write_log(record, result.log)
@@ -168,6 +182,15 @@ def replay(
         print(report(result.finding))
         raise typer.Exit(FINDING)
     print(f"no finding in {result.num_operations} operations")
+    if expected is not None:
+        # Steps that let the target come to rest are the runner's own; a recorded run need not have them.
+        length = max(len(program.ops), len(expected.events))
+        log = Log(result.log.level, result.log.config, result.log.events[:length])
+        difference = first_difference(log, expected)
+        if difference is not None:
+            print(difference)
+            raise typer.Exit(FINDING)
+        print(f"the log is the one in {expect}")
 
 
 @app.command()
@@ -242,6 +265,9 @@ def generate(
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
     page_size: Annotated[int, typer.Option(help="Slots per page.")] = 16,
     num_pages: Annotated[int, typer.Option(help="Pages of the KV pool.")] = 512,
+    record: Annotated[
+        Path | None, typer.Option(help="Write the run's program and log to this folder.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
     """Generate text with our engine and a real model."""
@@ -252,7 +278,8 @@ def generate(
         params = SamplingParams(
             max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
         )
-        outputs = llm.generate(prompts, params)
+        with _recorded(llm, record):
+            outputs = llm.generate(prompts, params)
         for prompt, output in zip(prompts, outputs, strict=True):
             _print_output(prompt, output, as_json)
     refusals = [
@@ -262,6 +289,20 @@ def generate(
     ]
     if refusals:
         _fail("\n".join(refusals))
+
+
+@contextmanager
+def _recorded(llm: Any, folder: Path | None) -> Iterator[None]:
+    """Write what an engine was asked and answered, also if it failed; nothing without a folder."""
+    if folder is None:
+        yield
+        return
+    recording = llm.record()
+    try:
+        yield
+    finally:
+        files.write_program(folder / "generate.program.jsonl", recording.program())
+        files.write_log(folder / "generate.log.jsonl", recording.log())
 
 
 @app.command()
@@ -382,9 +423,9 @@ def _tell(console: Console, summary: Summary, as_json: bool) -> None:
 def _write_findings(console: Console, summary: Summary, out: Path, make_target: MakeTarget) -> None:
     """Print and write each finding, with a script that repeats it and a test to keep."""
     for finding in summary.findings:
+        console.print(report(finding), highlight=False, markup=False, soft_wrap=True)
         path = out / f"{finding.rule}-{summary.seed}.jsonl"
         files.write_program(path, finding.program)
-        console.print(report(finding), highlight=False, markup=False, soft_wrap=True)
         console.print(
             f"written to {path}; repeat it with: minisgl-ref replay {path}", highlight=False, soft_wrap=True
         )

@@ -12,26 +12,30 @@ Chapter: spec/04-requests.md to spec/07-overlap.md
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from minisgl_conformance import boundary, targets
 from minisgl_conformance import marks as situations
-from minisgl_conformance import targets
 from minisgl_conformance.blame import timeless
 from minisgl_conformance.content import Tape, judge_executions
 from minisgl_conformance.runner import Finding, Runner, TargetRaised
 from minisgl_conformance.targets import COMPARE, MakeTarget, target_config
-from minisgl_conformance.variants import compare_variant, judge_variant
+from minisgl_conformance.variants import compare_variant, compared, judge_variant
 from minisgl_spec import contracts, invariants
 from minisgl_spec.errors import ContractError, Refusal, Violation
-from minisgl_spec.messages import ABORT, LENGTH, STOP, Execution, Reply, Sampling
+from minisgl_spec.messages import ABORT, GREEDY, LENGTH, STOP, Execution, Reply, Sampling
 from minisgl_spec.numerics import digest_next_token
-from minisgl_spec.requests import Config, Submission, clamped_max_tokens, refusal_of
+from minisgl_spec.requests import Config, Submission, clamped_max_tokens, pages_for, refusal_of
 from minisgl_spec.scheduler import Scheduler
 from minisgl_spec.shadow import ShadowMemory
 from minisgl_spec.trace import Json, encode_float
 from minisgl_spec.views import EngineView
+
+LARGER_THAN_POOL = "larger_than_pool"
+SKIPPED_NOT_CLAIMED = "not_claimed"
+"""Why an operation was not run: the target does not claim it."""
 
 STANDSTILL = 20
 """Steps in which a view stays as it is, after which an engine that is left alone will not come to rest."""
@@ -73,6 +77,7 @@ class EngineRunner(Runner):
     """One program of submit, abort, step and reset."""
 
     level = targets.ENGINE
+    view_type = EngineView
 
     def __init__(
         self,
@@ -83,6 +88,7 @@ class EngineRunner(Runner):
     ) -> None:
         super().__init__(make_target, config, judges, origin)
         self.limits = Config.from_json(config)
+        self.compares = compared(config.get(COMPARE, ""))
         self.shadow = ShadowMemory()
         self.requests: list[RunnerRequest] = []  # accepted, in order
         self.current: dict[int, RunnerRequest] = {}  # the last one of each uid
@@ -96,6 +102,8 @@ class EngineRunner(Runner):
         self.judges_content = (
             targets.claims(self.target, targets.EXECUTIONS) and invariants.CONTENT in self.judges
         )
+        self.refuses = targets.claims(self.target, targets.REFUSALS)
+        self.samples = targets.claims(self.target, targets.SAMPLING)
         self.plans = targets.claims(self.target, targets.LATE_WORK) and config.get("streams") == "simulated"
         self._replied: dict[int, int] = {}  # tokens of the step under way
         self._permitted: dict[tuple[tuple[int, ...], Sampling, int], tuple[int, ...]] = {}
@@ -115,26 +123,59 @@ class EngineRunner(Runner):
 
     def _submit(self, op: Json) -> Json:
         submission = submission_of(op)
-        refusal = self._call("submit", submit, self.target, submission)
-        last = self.current.get(submission.uid)
-        event: Json = {"event": "submit", "uid": submission.uid, "accepted": refusal is None}
+        may_be_refused, may_be_accepted = self._permitted_answers(submission)
+        event: Json = {"event": "submit", "uid": submission.uid}
+        if not self._may_send(submission, may_be_accepted):
+            return {**event, "accepted": False, "skipped": SKIPPED_NOT_CLAIMED}
+        refusal = boundary.refusal("submit", self._call("submit", submit, self.target, submission))
+        event["accepted"] = refusal is None
         if refusal is not None:
             event |= _explain(refusal)
         if self.oracle is not None:
             expected = self.oracle.submit(submission)
             self._compare(f"submit of request {submission.uid}", _explain(refusal), _explain(expected))
-        else:
-            is_mistake = refusal_of(submission, self.limits) is not None or (
-                last is not None and last.is_live
-            )
-            # A uid whose request has ended may still be held by a batch in flight: refused, or taken anew.
-            if is_mistake or last is None:
-                self._hold_refusal("submit", submission.uid, refusal, is_mistake)
+        elif not (may_be_accepted if refusal is None else may_be_refused):
+            self._hold_refusal("submit", submission.uid, refusal, is_mistake=refusal is None)
         if refusal is None:
             self._accept(submission)
         else:
             self._hold_unchanged()
         return event
+
+    def _permitted_answers(self, submission: Submission) -> tuple[bool, bool]:
+        """Say whether a submission may be refused, and whether it may be accepted.
+
+        An engine may store one page more or less of a request than the definition: at that edge either is
+        right. So it is for a uid that was given before: a batch in flight may hold it still.
+        """
+        last = self.current.get(submission.uid)
+        if last is not None and last.is_live:
+            return True, False
+        reason = refusal_of(submission, self.limits)
+        if reason is not None and reason.reason != LARGER_THAN_POOL:
+            return True, False
+        max_tokens = clamped_max_tokens(submission, self.limits)
+        need = pages_for(len(submission.ids), max_tokens, self.limits.page_size)
+        return need >= self.limits.num_pages or last is not None, need <= self.limits.num_pages + 1
+
+    def _may_send(self, submission: Submission, may_be_accepted: bool) -> bool:
+        """Say whether a submission is sent to the target at all, by what it claims."""
+        if self.oracle is not None:
+            return True
+        last = self.current.get(submission.uid)
+        is_used = last is not None and not last.is_live
+        is_mistake = not may_be_accepted or refusal_of(submission, self.limits) is not None
+        return (
+            (self.refuses or not is_mistake)
+            and (self.samples or submission.sampling == GREEDY)
+            and not (is_used and self._may_be_held(submission.uid))
+        )
+
+    def _may_be_held(self, uid: int) -> bool:
+        """Say whether an ended request's uid may still be in a batch: whoever shows no view may hold it."""
+        if self.view is None:
+            return True
+        return any(part.uid == uid for part in (*self.view.requests, *self.view.in_flight))
 
     def _accept(self, submission: Submission) -> None:
         def permitted(ids: Sequence[int], output_idx: int) -> tuple[int, ...]:
@@ -151,10 +192,12 @@ class EngineRunner(Runner):
 
     def _abort(self, op: Json) -> Json:
         uid = op["uid"]
-        refusal = self._call("abort", self.target.abort, uid)
-        self._take_inner()
         request = self.current.get(uid)
         is_live = request is not None and request.is_live
+        if self.oracle is None and not self.refuses and not is_live:
+            return {"event": "abort", "uid": uid, "accepted": False, "skipped": SKIPPED_NOT_CLAIMED}
+        refusal = boundary.refusal("abort", self._call("abort", self.target.abort, uid))
+        self._take_inner()
         event: Json = {"event": "abort", "uid": uid, "accepted": refusal is None}
         if refusal is not None:
             event["reason"] = refusal.reason
@@ -162,7 +205,8 @@ class EngineRunner(Runner):
             expected = self.oracle.abort(uid)
             self._compare(f"abort of request {uid}", _explain(refusal), _explain(expected))
             self._compare_inner()
-        self._hold_refusal("abort", uid, refusal, not is_live)
+        if self.oracle is not None or self.refuses:
+            self._hold_refusal("abort", uid, refusal, not is_live)
         if refusal is None and request is not None:
             request.is_aborted = True
             self.aborting.setdefault(uid, []).append(request)
@@ -173,7 +217,9 @@ class EngineRunner(Runner):
     def _step(self, op: Json) -> Json:
         if self.plans:
             self._call("plan", self.target.plan, op.get("progress", []))
-        replies = tuple(self._call("step", self.target.step))
+        answer = self._call("step", self.target.step)
+        listed = self._call("step", list, answer) if isinstance(answer, Iterator) else answer
+        replies = boundary.replies("step", listed)
         self._judge_executions()  # what the device did comes before what was told of it
         self._take_inner()
         self._replied = {reply.uid: reply.token for reply in replies if reply.token is not None}
@@ -184,11 +230,11 @@ class EngineRunner(Runner):
             self._compare("replies", replies, outputs.replies)
             self._compare_inner()
             self._compare("is_idle", self._call("is_idle", self.target.is_idle), self.oracle.is_idle())
-        return {"event": "step"}
+        return {"event": "step", "replies": [asdict(reply) for reply in replies]}
 
     def _reset(self, op: Json) -> Json:
         if not targets.claims(self.target, targets.RESET):
-            return {"event": "reset", "accepted": False, "skipped": "not_claimed"}
+            return {"event": "reset", "accepted": False, "skipped": SKIPPED_NOT_CLAIMED}
         _, need = self._attempt("reset", self.target.reset)
         if self.oracle is not None:
             try:
@@ -232,7 +278,8 @@ class EngineRunner(Runner):
         """Return the tokens that the model permits after `ids`; asked once."""
         key = (ids, sampling, output_idx)
         if key not in self._permitted:
-            tokens = tuple(self._call("next_token", self.target.next_token, ids, sampling, output_idx))
+            answer = self._call("next_token", self.target.next_token, ids, sampling, output_idx)
+            tokens = boundary.wholes("next_token", answer)
             if self.is_exact and self.config.get("model", "digest") == "digest":
                 digest = digest_next_token(ids, sampling, output_idx, self.limits.vocab_size)
                 self._compare(f"the model after {ids}", digest in tokens, True)
@@ -266,6 +313,8 @@ class EngineRunner(Runner):
         if not targets.claims(self.target, targets.EXECUTIONS):
             return
         executed = self._call("executions", self.target.executions)
+        if not self.is_exact:
+            executed = boundary.pictures("executions", executed, Execution)
         self.executed = (*self.executed, *executed)
         self.executions += [(len(self.ops) - 1, execution) for execution in executed]
         if self.judges_content:
@@ -276,7 +325,7 @@ class EngineRunner(Runner):
         """Take the target's inner events, and hold them to one release per admission."""
         if not self.shows_events:
             return
-        self.inner = list(self._call("last_event", self.target.last_event))
+        self.inner = boundary.events("last_event", self._call("last_event", self.target.last_event))
         if invariants.OWNERSHIP in self.judges:
             held: list[Json] = [{"do": "admit", "uid": uid} for uid in sorted(self.admitted)]
             self._hold(contracts.released_once, [*held, *self.inner])
@@ -296,7 +345,7 @@ class EngineRunner(Runner):
 
     def _hold_unchanged(self) -> None:
         if self.view is not None:
-            after = self._call("view", self.target.view)
+            after = self._take_view()
             if after != self.view:
                 self._hold(contracts.refusal_changes_nothing, self.view, after)
 
@@ -332,18 +381,21 @@ class EngineRunner(Runner):
         if not unended and not self._is_idle():
             fact = f"every request has ended, and after {bound} more steps the engine is not idle"
             self._found.append(Violation("requests_finish", fact))
-        if not self._found and self.config.get(COMPARE):
-            try:
-                self._found += compare_variant(self, self.config[COMPARE])
-            except TargetRaised as raised:
-                text = f"{type(raised.error).__name__}: {raised.error}"
-                self._hold(
-                    contracts.steps_complete, f"{raised.operation}, compare={self.config[COMPARE]},", text
-                )
-            if self._found:
-                self.finding = judge_variant(self, self.config[COMPARE])
+        for key in self.compares:
+            if not self._found:
+                self._judge_against(key)
         if self._found and self.finding is None:
             self.finding = self._make_finding(self._found, None)
+
+    def _judge_against(self, key: str) -> None:
+        """Run one variant; if it differs, what it breaks by itself is named first."""
+        try:
+            self._found += compare_variant(self, key)
+        except TargetRaised as raised:
+            text = f"{type(raised.error).__name__}: {raised.error}"
+            self._hold(contracts.steps_complete, f"{raised.operation}, compare={key},", text)
+        if self._found:
+            self.finding = judge_variant(self, key)
 
     def _is_idle(self) -> bool:
         try:

@@ -12,13 +12,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 
 from minisgl_spec.errors import ContractError
-from minisgl_spec.trace import SCHEMA_PATH, Json, Log, Program, dump_log, dump_program, load_log, load_program
+from minisgl_spec.trace import (
+    SCHEMA_PATH,
+    Json,
+    Log,
+    Program,
+    dump_line,
+    dump_log,
+    dump_program,
+    load_log,
+    load_program,
+)
 
 
 def read_program(path: Path) -> Program:
@@ -106,3 +117,23 @@ def _schema() -> Json:
 @cache
 def _validator(name: str) -> Any:
     return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": _schema()["$defs"]})
+
+
+def first_difference(log: Log, expected: Log) -> str | None:
+    """Return where a log leaves the one that was expected, event by event, or None."""
+    if log.level != expected.level:
+        return f"level: {log.level}; expected {expected.level}"
+    for name in sorted({*log.config, *expected.config}):
+        one, other = (which.config.get(name, "nothing") for which in (log, expected))
+        if one != other:
+            return f"config, {name}: {one}; expected {other}"
+    for idx, (event, wanted) in enumerate(zip_longest(log.events, expected.events)):
+        if event is None or wanted is None:
+            lines = [dump_line(which) if which is not None else "no event" for which in (event, wanted)]
+            return f"event {idx}: {lines[0]}; expected {lines[1]}"
+        for name in sorted({*event, *wanted}):
+            if event.get(name) != wanted.get(name):
+                return (
+                    f"event {idx} ({wanted['event']}), {name}: {event.get(name)}; expected {wanted.get(name)}"
+                )
+    return None

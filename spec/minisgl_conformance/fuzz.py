@@ -165,17 +165,17 @@ def fuzz(
         driver:   "hypothesis", "swarm", or "both": a tenth of the programs, half of the time, for Hypothesis.
         workers:  processes that share the swarm's programs; `make_target` must then be importable by name.
     """
-    if driver not in DRIVERS:
-        raise ContractError("fuzz", f"a driver of {DRIVERS}", {"driver": repr(driver)})
+    _check(driver, judges, examples)
     fixed = dict(config or {})
     programs.check_fixed(level, fixed)
     began = time.perf_counter()
     summary = Summary(level, seed)
-    streams = _probe(make_target, level, fixed, summary)
-    if level == targets.CACHE and targets.EXACT in summary.not_claimed:
-        fixed = {"cache": "radix", **fixed}  # a cache with a policy of its own need not know a naive one
-    run = _Run(make_target, level, seed, fixed, tuple(judges), streams, summary, watch, began, shrink)
     try:
+        streams = _probe(make_target, level, fixed, summary)
+        naive = targets.EXACT if level == targets.CACHE else targets.NAIVE
+        if naive in summary.not_claimed:
+            fixed = {"cache": "radix", **fixed}  # a cache with a policy of its own need not know a naive one
+        run = _Run(make_target, level, seed, fixed, tuple(judges), streams, summary, watch, began, shrink)
         if driver == HYPOTHESIS:
             run.hypothesis(examples, seconds)
         elif driver == swarm.NAME:
@@ -190,6 +190,19 @@ def fuzz(
         summary.interrupted = True
     summary.seconds = time.perf_counter() - began
     return summary
+
+
+def _check(driver: str, judges: Collection[str], examples: int | None) -> None:
+    """Refuse what would run nothing, or judge less than was asked for."""
+    if driver not in DRIVERS:
+        raise ContractError("fuzz", f"a driver of {DRIVERS}", {"driver": repr(driver)})
+    if isinstance(judges, str):
+        raise ContractError("fuzz", f"a collection of judges of {JUDGES}", {"judges": repr(judges)})
+    for judge in judges:
+        if judge not in JUDGES:
+            raise ContractError("fuzz", f"judges of {JUDGES}", {"judge": repr(judge)})
+    if examples is not None and examples < 1:
+        raise ContractError("fuzz", "examples >= 1", {"examples": examples})
 
 
 def run_conformance(
@@ -316,7 +329,8 @@ class _Run:
                     self.watch(self.summary, None)
 
     def _is_over(self, seconds: float | None) -> bool:
-        return seconds is not None and time.perf_counter() - self.began >= seconds
+        is_over = seconds is not None and time.perf_counter() - self.began >= seconds
+        return is_over and self.summary.num_programs > 0
 
     def _found(self, finding: Finding) -> None:
         self.summary.findings.append(finding)  # before it is reduced: Ctrl-C loses nothing
@@ -396,6 +410,7 @@ def _probe(
         plain |= {"eos_ids": [], "model": "digest", "streams": "inline"}
         plain["vocab_size"] = programs.VOCAB_SIZES.get(fixed.get("model", "digest"), 6)
     target = make_target(targets.target_config({**plain, **fixed}))
+    targets.check_capabilities(target, level)
     summary.not_claimed = targets.not_claimed(target, level)
     return ("inline", "simulated") if targets.claims(target, targets.LATE_WORK) else ("inline",)
 

@@ -269,6 +269,8 @@ def mark_engine(runner: EngineRunner, op: Json, event: Json, before: EngineView 
 
 
 def _mark_submit(marks: Marks, runner: EngineRunner, op: Json, event: Json) -> None:
+    if "skipped" in event:
+        return
     if not event["accepted"]:
         name = f"refused_{event['reason']}"
         if name in _ENGINE_MARKS:  # a foreign engine may have reasons of its own
@@ -301,6 +303,8 @@ def _extends(ids: tuple[int, ...], earlier: tuple[int, ...]) -> bool:
 def _mark_abort(marks: Marks, runner: EngineRunner, op: Json, event: Json, before: EngineView | None) -> None:
     known = runner.current.get(op["uid"])
     held = [r for r in before.requests if r.uid == op["uid"]] if before is not None else []
+    if "skipped" in event:
+        return
     if not event["accepted"]:
         marks.sometimes("abort_of_an_unknown_request", known is None)
         marks.sometimes("abort_twice", known is not None and known.is_aborted)
@@ -335,7 +339,7 @@ def _mark_inner(marks: Marks, runner: EngineRunner, before: EngineView) -> None:
     for event in runner.inner:
         do = event["do"]
         if do == "admit":
-            _mark_admission(marks, event, requests[event["uid"]], view)
+            _mark_admission(marks, event, requests.get(event["uid"]), view)
         elif do == "refuse":
             marks.sometimes(f"admission_{event['why']}", True)
             is_matched = event["why"] == "no_room_after_lock" and not before.free_pages
@@ -351,13 +355,15 @@ def _mark_inner(marks: Marks, runner: EngineRunner, before: EngineView) -> None:
         elif do == "insert":
             marks.sometimes("duplicates_remapped", event["duplicates"])
         elif do == "release":
-            _mark_release(marks, event, requests[event["uid"]], view.page_size)
+            _mark_release(marks, event, requests.get(event["uid"]), view.page_size)
 
 
-def _mark_admission(marks: Marks, event: Json, request: RequestView, view: EngineView) -> None:
+def _mark_admission(marks: Marks, event: Json, request: RequestView | None, view: EngineView) -> None:
+    """Count an admission; a view need not list the request that was admitted and ended in one step."""
+    prompt_len = request.prompt_len if request is not None else 0
     waiting = [r for r in view.requests if r.row is None]
     marks.sometimes("prefix_found", event["cached_len"])
-    marks.sometimes("everything_but_the_last_token_found", event["cached_len"] == request.prompt_len - 1 > 0)
+    marks.sometimes("everything_but_the_last_token_found", event["cached_len"] == prompt_len - 1 > 0)
     marks.sometimes("row_reused", event["row"] in marks.rows)
     marks.sometimes("row_reused_while_others_wait", event["row"] in marks.rows and waiting)
     marks.rows.add(event["row"])
@@ -375,7 +381,9 @@ def _mark_launch(marks: Marks, event: Json, runner: EngineRunner) -> None:
     marks.sometimes("overlap_loop", len({entry.batch for entry in runner.view.in_flight}) > 0)
 
 
-def _mark_release(marks: Marks, event: Json, request: RequestView, page_size: int) -> None:
+def _mark_release(marks: Marks, event: Json, request: RequestView | None, page_size: int) -> None:
+    if request is None:
+        return
     covered = request.handle.prefix_len if request.handle is not None else 0
     num_duplicates = max(0, event["prefix_len"] - covered) // page_size
     num_tail = div_ceil(len(request.row_slots), page_size) - event["insert_len"] // page_size

@@ -87,7 +87,7 @@ class CachePlayer:
 
     def evict_a_share(self, share: int) -> None:
         """Evict a quarter of what may be evicted, or all of it."""
-        evictable = self.runner.cached.sizes()[0]
+        evictable = self.runner.evictable_size()
         self.do({"op": "evict", "size": div_ceil(evictable * (share + 1), 4)})
 
     def insert_too_few(self, prompt: PromptDraw, missing: int) -> None:
@@ -117,7 +117,7 @@ class CachePlayer:
     def _evict_for(self, num_tokens: int) -> None:
         """Evict what the free list is short of, if it can be had."""
         short = div_ceil(num_tokens, self.page_size) - len(self.runner.free_pages)
-        if 0 < short * self.page_size <= self.runner.cached.sizes()[0]:
+        if 0 < short * self.page_size <= self.runner.evictable_size():
             self.do({"op": "evict", "size": short * self.page_size})
 
     def _lock(self, handle: int) -> None:
@@ -197,7 +197,10 @@ class EnginePlayer:
         ids = programs.make_prompt(prompt, earlier, self.config["page_size"], self.limit)
         self.uid += 1
         op = {"op": "submit", "uid": self.uid - 1, "ids": list(ids), "max_tokens": max_tokens}
-        return {**op, **programs.make_options(option, self.config["vocab_size"])}
+        options = programs.make_options(option, self.config["vocab_size"])
+        if not self.runner.samples:
+            options = {name: value for name, value in options.items() if name not in programs.SAMPLING}
+        return {**op, **options}
 
     def _submit(self, op: Json) -> None:
         """Submit, and remember the prompt."""

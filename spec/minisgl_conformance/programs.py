@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from minisgl_conformance.targets import COMPARE
-from minisgl_conformance.variants import VARIANTS
+from minisgl_conformance.variants import ALL_SHARE, VARIANTS
 from minisgl_spec.errors import ContractError
 from minisgl_spec.trace import Json
 
@@ -94,7 +94,7 @@ def engine_configs(fixed: Mapping[str, Any], streams: Sequence[str]) -> st.Searc
         ),
         st.integers(0, NAIVE_SHARE - 1),
         st.tuples(st.booleans(), st.booleans(), st.integers(0, 1)),
-        st.sampled_from(free_variants(fixed)),
+        st.sampled_from(compares(fixed)),
     )
 
 
@@ -110,7 +110,7 @@ def make_engine_config(
     """Turn drawn values into a configuration of an engine.
 
     sizes:   page_size, num_pages, num_rows, max_seq_len, token_budget.
-    compare: the variant that the tokens are compared with, or "".
+    compare: the variants that the tokens are compared with, by commas, or "".
     """
     model = fixed.get("model", "digest")
     vocab_size = fixed.get("vocab_size", VOCAB_SIZES.get(model, 6))
@@ -125,12 +125,23 @@ def make_engine_config(
         "streams": streams,
         **fixed,
     }
-    return {**config, COMPARE: compare} if compare else config
+    return {COMPARE: compare, **config} if compare else config
 
 
 def free_variants(fixed: Mapping[str, Any]) -> list[str]:
     """Return the variants that change nothing which is fixed."""
     return [name for name in VARIANTS if name not in fixed] or [""]
+
+
+def compares(fixed: Mapping[str, Any]) -> list[str]:
+    """Return what to draw a `compare` from: one variant mostly, one time in ALL_SHARE all of them."""
+    free = free_variants(fixed)
+    return [*(free * ALL_SHARE)[: ALL_SHARE - 1], all_variants(fixed)]
+
+
+def all_variants(fixed: Mapping[str, Any]) -> str:
+    """Return the `compare` that names every variant which changes nothing that is fixed."""
+    return ",".join(free_variants(fixed))
 
 
 def check_fixed(level: str, fixed: Mapping[str, Any]) -> None:
@@ -195,6 +206,10 @@ def make_tokens(bits: int, length: int, page_size: int) -> Tokens:
     if bits % 4 == 3:
         return tuple((bits >> idx % 6) % 3 for idx in range(length))
     return tuple(bits >> (idx // page_size) % 6 & 1 for idx in range(length))
+
+
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+"""What a submission says of sampling; greedy if it says nothing."""
 
 
 def make_options(option: int, vocab_size: int) -> Json:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from minisgl_conformance import targets
+from minisgl_conformance import boundary, targets
 from minisgl_conformance.marks import Marks
 from minisgl_conformance.targets import MakeTarget
 from minisgl_spec import contracts, invariants
@@ -89,6 +89,7 @@ class Runner(ABC):
     """One program on one target, fed operation by operation."""
 
     level: ClassVar[str]
+    view_type: ClassVar[type]
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class Runner(ABC):
         self.judges = frozenset(judges)
         self.origin: Json = dict(origin or {})
         self.target: Any = make_target(targets.target_config(self.config))
+        targets.check_capabilities(self.target, self.level)
         self.is_exact = targets.claims(self.target, targets.EXACT)
         self.has_view = targets.claims(self.target, targets.VIEW)
         self.ops: list[Json] = []
@@ -216,7 +218,11 @@ class Runner(ABC):
         return found
 
     def _take_view(self) -> Any:
-        return self._call("view", self.target.view) if self.has_view else None
+        if not self.has_view:
+            return None
+        view = self._call("view", self.target.view)
+        # A target that claims the oracle's decisions has its views compared with the oracle's.
+        return view if self.is_exact else boundary.picture("view", view, self.view_type)
 
     def _call(self, operation: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call the target; whatever it raises is the target's."""

@@ -24,6 +24,7 @@ from minisgl_conformance.players import CachePlayer, EnginePlayer
 from minisgl_conformance.programs import PromptDraw
 from minisgl_conformance.runner import Result, Runner, make_runner
 from minisgl_conformance.targets import MakeTarget
+from minisgl_conformance.variants import ALL_SHARE
 from minisgl_spec.invariants import JUDGES
 from minisgl_spec.trace import Json
 
@@ -36,7 +37,7 @@ NUM_VERBS = {targets.CACHE: (6, 60), targets.ENGINE: (6, 40)}
 """Verbs of a program, at least and at most."""
 
 COMPARED = 4
-"""One program in so many runs again in another configuration: every token is judged by the model anyway."""
+"""One program in so many runs again in another configuration: the model judges every token anyway."""
 
 Verb = Callable[[], None]
 
@@ -76,7 +77,8 @@ class Draw:
 
     def __init__(self, source: Random) -> None:
         self.random = source.random
-        self.is_compared = self.below(COMPARED) == 0
+        number = self.below(ALL_SHARE)
+        self.is_compared, self.compares_all = number < ALL_SHARE // COMPARED, number == 0
 
     def below(self, limit: int) -> int:
         """Return a whole number in [0, limit)."""
@@ -147,9 +149,16 @@ def _engine_config(draw: Draw, fixed: Mapping[str, Any], streams: Sequence[str])
         has_eos=draw.below(2) == 0,
         overlap=draw.below(2) == 0,
         streams=draw.pick(streams),
-        compare=draw.pick(programs.free_variants(fixed)) if draw.is_compared else "",
+        compare=_compare(draw, fixed),
         fixed=fixed,
     )
+
+
+def _compare(draw: Draw, fixed: Mapping[str, Any]) -> str:
+    if not draw.is_compared:
+        return ""
+    one: str = draw.pick(programs.free_variants(fixed))
+    return programs.all_variants(fixed) if draw.compares_all else one
 
 
 def _cache_verbs(draw: Draw, runner: Runner) -> list[Verb]:

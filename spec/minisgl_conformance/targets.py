@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from minisgl_spec.errors import Refusal
+from minisgl_spec.errors import ContractError, Refusal
 from minisgl_spec.messages import Execution, Reply, Sampling
 from minisgl_spec.trace import Json
 from minisgl_spec.views import CacheView, EngineView
@@ -38,14 +38,20 @@ RESET = "reset"
 """`reset()` empties the cache."""
 
 REFUSALS = "refusals"
-"""A cache answers a caller's mistake with ContractError and changes nothing; else none is sent to it."""
+"""A caller's mistake is refused and changes nothing; else none is sent, and any abort may be refused."""
+
+SAMPLING = "sampling"
+"""An engine samples by temperature, top_k, top_p and seed; else only greedy requests are sent to it."""
+
+NAIVE = "naive"
+"""An engine runs without a cache, too (cache="naive"); else it never has to, nor is compared with that."""
 
 EXACT = "exact"
 """The target takes the oracle's decisions: victims, free-list order, node numbers, events."""
 
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     CACHE: (VIEW, RESET, REFUSALS, EXACT),
-    ENGINE: (VIEW, EXECUTIONS, EVENTS, LATE_WORK, RESET, EXACT),
+    ENGINE: (VIEW, EXECUTIONS, EVENTS, LATE_WORK, RESET, REFUSALS, SAMPLING, NAIVE, EXACT),
 }
 
 
@@ -68,7 +74,10 @@ class CacheTarget(Protocol):
         ...
 
     def insert_prefix(self, ids: Sequence[int], slots: Sequence[int]) -> tuple[int, Any]:
-        """Cache the whole pages of `ids`; return the tokens cached before, and a handle."""
+        """Cache the whole pages of `ids`; return the tokens cached before, and a handle on all of them.
+
+        The handle is not looked into: once it is locked, `sizes()` must protect what it covers.
+        """
         ...
 
     def lock(self, handle: Any) -> None:
@@ -106,7 +115,8 @@ class EngineTarget(Protocol):
     config: page_size, num_pages, num_rows, max_seq_len, token_budget, cache, overlap, vocab_size,
             eos_ids, model, streams; and `UNJUDGED`, in a variant only.
 
-    Optional, declared in `capabilities`: the methods of `ShowsEngine`.
+    Optional, declared in `capabilities`: the methods of `ShowsEngine`, and what else it does: REFUSALS,
+    SAMPLING, NAIVE. A uid is given to a second request only once no view shows the first any more.
     """
 
     @property
@@ -181,6 +191,18 @@ def claims(target: Target, capability: str) -> bool:
     return capability in target.capabilities
 
 
+def check_capabilities(target: Target, level: str) -> None:
+    """Refuse a claim that the level does not know: a misspelt one would switch its judge off in silence.
+
+    Raises: ContractError naming it.
+    """
+    for name in target.capabilities:
+        if name not in CAPABILITIES[level]:
+            raise ContractError(
+                "capabilities", f"names of {CAPABILITIES[level]} at level {level}", {"name": repr(name)}
+            )
+
+
 def not_claimed(target: Target, level: str) -> tuple[str, ...]:
     """Return the capabilities of the level that a target does not claim."""
     return tuple(name for name in CAPABILITIES[level] if name not in target.capabilities)
@@ -192,7 +214,7 @@ def target_config(config: Mapping[str, Any]) -> Json:
 
 
 COMPARE = "compare"
-"""The runner's own key in an engine program: which variant of it the tokens are compared with."""
+"""The runner's own key in an engine program: which variants of it the tokens are compared with, by commas."""
 
 UNJUDGED = "unjudged"
 """A key of a variant's configuration: only its replies are looked at, its own checks may be left out."""

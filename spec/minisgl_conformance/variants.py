@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from minisgl_conformance import boundary
 from minisgl_conformance.runner import Finding, TargetRaised, run_program
 from minisgl_conformance.targets import UNJUDGED
 from minisgl_spec import contracts
-from minisgl_spec.errors import Violation
+from minisgl_spec.errors import ContractError, Violation
 from minisgl_spec.messages import Reply
 from minisgl_spec.trace import Json, Program
 
@@ -29,6 +30,8 @@ BUDGET_WHOLE, BUDGET_CHUNKS = 4096, 1
 """Prefill tokens per step: every prompt whole, or one token at a time."""
 
 VARIANTS = ("cache", "token_budget", "overlap")
+ALL_SHARE = 8
+"""One program in so many is compared with all of its variants, others with one that is drawn."""
 
 _CONTRACTS: dict[str, Callable[..., Iterator[str]]] = {
     "cache": contracts.caching_changes_no_token,
@@ -44,6 +47,18 @@ class VariantRequest:
     outputs: list[int] = field(default_factory=list)
     is_aborted: bool = False
     has_ended: bool = False
+
+
+def compared(value: str) -> tuple[str, ...]:
+    """Return the variants that a configuration's `compare` names.
+
+    Raises: ContractError naming one that there is not.
+    """
+    keys = tuple(value.split(",")) if value else ()
+    for key in keys:
+        if key not in VARIANTS:
+            raise ContractError("compare", f"variants of {VARIANTS}", {"compare": repr(key)})
+    return keys
 
 
 def variant_of(config: Json, key: str) -> tuple[Json, bool]:
@@ -106,6 +121,8 @@ def _run_variant(runner: EngineRunner, config: Json) -> dict[int, VariantRequest
     by_op: dict[int, VariantRequest] = {}
     current: dict[int, VariantRequest] = {}
     for op_idx, op in enumerate(runner.ops):
+        if "skipped" in runner.events[op_idx]:
+            continue
         if op["op"] == "submit":
             submission = submission_of(op)
             if _guard("submit", lambda s=submission: submit(target, s)) is None:
@@ -114,12 +131,16 @@ def _run_variant(runner: EngineRunner, config: Json) -> dict[int, VariantRequest
             if _guard("abort", lambda uid=op["uid"]: target.abort(uid)) is None and op["uid"] in current:
                 current[op["uid"]].is_aborted = True
         elif op["op"] == "step":
-            _take(current, _guard("step", target.step))
+            _take(current, _replies(target))
     for _ in range(_bound(runner)):
         if _guard("is_idle", target.is_idle):
             break
-        _take(current, _guard("step", target.step))
+        _take(current, _replies(target))
     return by_op
+
+
+def _replies(target: Any) -> Sequence[Reply]:
+    return boundary.replies("step", _guard("step", lambda: list(target.step())))
 
 
 def _take(current: dict[int, VariantRequest], replies: Sequence[Reply]) -> None:

@@ -12,8 +12,10 @@ Chapter: spec/04-requests.md
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from minisgl_spec.errors import ContractError, Refusal
@@ -73,12 +75,53 @@ def pages_for(prompt_len: int, max_tokens: int, page_size: int) -> int:
     return div_ceil(prompt_len + max_tokens - 1, page_size)
 
 
+def is_whole(value: object) -> bool:
+    """Say whether a value is a whole number: what Python takes as an index, and no bool. 2.0 is none."""
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
+
+
+def is_real(value: object) -> bool:
+    """Say whether a value is a number, finite, and fits a float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def malformed(submission: Submission) -> Refusal | None:
+    """Return which part of a submission is no number of the right kind, or None.
+
+    Spec: 04-requests.md#refusal
+    """
+    sampling = submission.sampling
+    whole = "a whole number"
+    parts = [
+        *(("bad_token", token, is_whole, whole) for token in submission.ids),
+        ("bad_max_tokens", submission.max_tokens, is_whole, whole),
+        ("bad_temperature", sampling.temperature, is_real, 0),
+        ("bad_top_k", sampling.top_k, is_whole, 0),
+        ("bad_top_p", sampling.top_p, is_real, 1),
+        ("bad_seed", sampling.seed, is_whole, whole),
+        *(("bad_stop_id", token, is_whole, whole) for token in submission.stop_ids),
+    ]
+    wrong = (Refusal(reason, value, limit) for reason, value, is_right, limit in parts if not is_right(value))
+    return next(wrong, None)
+
+
 def refusal_of(submission: Submission, config: Config) -> Refusal | None:
     """Return why a submission cannot be served by this engine at any time, or None.
 
     Spec: 04-requests.md#refusal
     """
     ids, sampling = submission.ids, submission.sampling
+    if (wrong := malformed(submission)) is not None:
+        return wrong
     if not ids:
         return Refusal("empty_prompt", 0, 1)
     for token in ids:
@@ -86,7 +129,7 @@ def refusal_of(submission: Submission, config: Config) -> Refusal | None:
             return Refusal("token_out_of_range", token, config.vocab_size)
     if submission.max_tokens < 1:
         return Refusal("max_tokens_not_positive", submission.max_tokens, 1)
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+    if sampling.temperature < 0:
         return Refusal("bad_temperature", sampling.temperature, 0)
     if sampling.top_k < 0:
         return Refusal("bad_top_k", sampling.top_k, 0)

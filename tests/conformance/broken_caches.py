@@ -14,6 +14,7 @@ from minisgl_spec.errors import ContractError
 from minisgl_spec.radix_tree import Handle, InsertResult, Node, RadixTree
 from minisgl_spec.trace import Json
 from minisgl_spec.units import Slots, Tokens
+from minisgl_spec.views import HandleView
 
 
 class CacheOf(OracleCache):
@@ -148,6 +149,19 @@ class EvictsParentsFirst(RadixTree):
         return free[:1]
 
 
+class InsertReturnsTheParent(RadixTree):
+    """The handle of an insertion covers what was cached before, not what it cached."""
+
+    def insert_prefix(self, ids: Tokens, slots: Slots) -> InsertResult:
+        """Return a handle on the node above the new one."""
+        result = super().insert_prefix(ids, slots)
+        node = result.handle.node
+        above = (
+            node.parent if node.parent is not None and result.prefix_len < result.handle.prefix_len else node
+        )
+        return InsertResult(result.prefix_len, Handle(above, result.prefix_len))
+
+
 class UnlockTwice(RadixTree):
     """An unlock of a handle that is not locked does nothing, quietly."""
 
@@ -155,6 +169,15 @@ class UnlockTwice(RadixTree):
         """Unlock, if there is anything to unlock."""
         if handle.is_locked:
             super().unlock(handle)
+
+
+class NeverUnlocks(RadixTree):
+    """What was locked once stays protected."""
+
+    def unlock(self, handle: Handle) -> None:
+        """Unlock, and keep a lock of one's own."""
+        super().unlock(handle)
+        self.lock(Handle(handle.node, handle.prefix_len))
 
 
 WRONG: dict[type[RadixTree], str] = {
@@ -167,6 +190,8 @@ WRONG: dict[type[RadixTree], str] = {
     InsertKeepsTail: "keys_page_aligned",
     EvictsOneLeafTooFew: "evict_frees_enough",
     EvictsParentsFirst: "evict_leaves_first",
+    InsertReturnsTheParent: "sizes_add_up",
+    NeverUnlocks: "sizes_add_up",
     UnlockTwice: "mistakes_are_refused",
 }
 """Each wrong tree, and the rule that has to be named."""
@@ -217,6 +242,34 @@ class KeepsHandlesByPrefix(RadixTree):
         super().lock(handle)
 
 
+class SplitsLate(RadixTree):
+    """A match splits nothing: the lock of a handle that ends inside a node protects all of it."""
+
+    def match_prefix(self, ids: Tokens) -> Handle:
+        """Follow whole nodes, and return a handle on the last one, matched in part or not."""
+        self.tick += 1
+        node, prefix_len = self.root, 0
+        while True:
+            rest = tuple(ids[prefix_len:])
+            matches = [(self._matched_len(child, rest), child) for child in self.children(node)]
+            length, child = max(matches, key=lambda match: match[0], default=(0, node))
+            if length == 0:
+                return _LateHandle(node, prefix_len)
+            child.last_used = self.tick
+            prefix_len += length
+            if length < len(child.key):
+                return _LateHandle(child, prefix_len)
+            node = child
+
+
+class _LateHandle(Handle):
+    def slots(self) -> tuple[int, ...]:
+        return super().slots()[: self.prefix_len]
+
+    def view(self) -> HandleView:
+        return HandleView(self.node.node_id, len(_prefix(self.node)), self.is_locked)
+
+
 def _prefix(node: Node) -> tuple[int, ...]:
     return tuple(token for above in node.path() for token in above.key)
 
@@ -227,5 +280,6 @@ RIGHT: tuple[type[RadixTree], ...] = (
     EvictsMore,
     EvictsNewest,
     KeepsHandlesByPrefix,
+    SplitsLate,
 )
 """Trees that no judge may complain about."""

@@ -1,4 +1,4 @@
-"""Deliberately wrong engines: each is the oracle's scheduler with one mistake, named after it.
+"""Deliberately wrong engines, each the oracle's scheduler with one mistake; and right ones that differ.
 
 They claim their view and their inner events, not the oracle's decisions.
 Guide: tests/README.md
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from minisgl_conformance.adapters.oracle import OracleEngine
-from minisgl_conformance.targets import EVENTS, RESET, VIEW
+from minisgl_conformance.targets import EVENTS, NAIVE, REFUSALS, RESET, SAMPLING, VIEW
 from minisgl_spec.errors import Refusal
 from minisgl_spec.messages import Reply, Sampling
 from minisgl_spec.numerics import digest_next_token
+from minisgl_spec.requests import Submission, clamped_max_tokens, pages_for, refusal_of
 from minisgl_spec.trace import Json
 from minisgl_spec.views import EngineView
 
@@ -21,13 +23,13 @@ from minisgl_spec.views import EngineView
 class Engine(OracleEngine):
     """The oracle's scheduler as an engine of somebody else's."""
 
-    capabilities = frozenset((VIEW, EVENTS, RESET))
+    capabilities = frozenset((VIEW, EVENTS, RESET, REFUSALS, SAMPLING, NAIVE))
 
 
 class BlindEngine(OracleEngine):
     """The same, seen from outside only."""
 
-    capabilities = frozenset[str]()
+    capabilities = frozenset((REFUSALS, SAMPLING, NAIVE))
 
 
 class RepliesTwice(BlindEngine):
@@ -173,3 +175,160 @@ WRONG: dict[type[OracleEngine], str] = {
     OverlapMatters: "overlap_changes_no_token",
 }
 """Each wrong engine, and the rule that has to be named."""
+
+
+# -- different, and right ----------------------------------------------------------------------
+
+
+class StoresTheLastToken(BlindEngine):
+    """The last token is stored, too, so a request may need one page more."""
+
+    def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
+        """Refuse what does not fit by that count."""
+        asked = Submission(uid, tuple(ids), max_tokens)
+        if refusal_of(asked, self.config) is None:
+            need = pages_for(len(ids), clamped_max_tokens(asked, self.config) + 1, self.config.page_size)
+            if need > self.config.num_pages:
+                return Refusal("larger_than_pool", need, self.config.num_pages)
+        return super().submit(uid, ids, max_tokens, **params)
+
+
+class AbortsQuietly(BlindEngine):
+    """An abort of nobody does nothing and says nothing; mistakes are somebody else's business."""
+
+    capabilities = frozenset((SAMPLING, NAIVE))
+
+    def abort(self, uid: int) -> Refusal | None:
+        """Abort if there is anything to abort."""
+        super().abort(uid)
+        return None
+
+
+class NeverMindsMistakes(BlindEngine):
+    """What has to be refused breaks it; nobody sends it that."""
+
+    capabilities = frozenset((SAMPLING, NAIVE))
+
+    def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
+        """Fall over a mistake."""
+        refusal = super().submit(uid, ids, max_tokens, **params)
+        assert refusal is None, refusal
+        return refusal
+
+
+class CachesAlways(BlindEngine):
+    """There is no naive cache."""
+
+    capabilities = frozenset((REFUSALS, SAMPLING))
+
+    def __init__(self, config: Json) -> None:
+        if config["cache"] != "radix":
+            raise ValueError("there is no naive cache here")
+        super().__init__(config)
+
+
+class IsGreedy(BlindEngine):
+    """It never samples."""
+
+    capabilities = frozenset((REFUSALS, NAIVE))
+
+    def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
+        """Fall over anything but greedy."""
+        assert (params["temperature"], params["top_k"], params["top_p"], params["seed"]) == (0.0, 0, 1.0, 0)
+        return super().submit(uid, ids, max_tokens, **params)
+
+
+class RepliesLate(BlindEngine):
+    """What a step replies is told by the next one."""
+
+    capabilities = frozenset((SAMPLING, NAIVE))
+
+    def __init__(self, config: Json) -> None:
+        super().__init__(config)
+        self.untold: list[Reply] = []
+
+    def step(self) -> Sequence[Reply]:
+        """Tell what the last step replied."""
+        told, self.untold = self.untold, list(super().step())
+        return told
+
+    def is_idle(self) -> bool:
+        """Wait for what is not told."""
+        return super().is_idle() and not self.untold
+
+    def abort(self, uid: int) -> Refusal | None:
+        """Take back what is not told of an aborted request."""
+        refusal = super().abort(uid)
+        if refusal is None:
+            self.untold = [reply for reply in self.untold if reply.uid != uid]
+        return refusal
+
+
+class NeverMeetsAUidTwice(BlindEngine):
+    """A uid is good for one request; it keeps no books to tell a second from the first."""
+
+    def __init__(self, config: Json) -> None:
+        super().__init__(config)
+        self.uids: set[int] = set()
+
+    def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
+        """Fall over a uid that has ended."""
+        refusal = super().submit(uid, ids, max_tokens, **params)
+        assert refusal is not None or uid not in self.uids
+        self.uids |= {uid} if refusal is None else set()
+        return refusal
+
+
+class SaysItInNumpy(BlindEngine):
+    """Numbers are numpy's, sequences are lists and arrays."""
+
+    def step(self) -> Any:
+        """Yield replies."""
+        from numpy import int64
+
+        for reply in super().step():
+            token = None if reply.token is None else int64(reply.token)
+            yield replace(reply, uid=int64(reply.uid), token=token, cached_len=int64(reply.cached_len))
+
+    def next_token(self, ids: Sequence[int], sampling: Sampling, output_idx: int) -> Any:
+        """Return an array."""
+        from numpy import array
+
+        return array(super().next_token(ids, sampling, output_idx))
+
+
+class ShowsItInNumpy(Engine):
+    """The view is made of lists and arrays, and has no waiting requests in it."""
+
+    def view(self) -> Any:
+        """Show what holds a row."""
+        from numpy import array
+
+        view = super().view()
+        running = [replace(r, row_slots=array(r.row_slots, int)) for r in view.requests if r.row is not None]  # type: ignore[arg-type]
+        return replace(view, requests=running, free_pages=array(view.free_pages, int))  # type: ignore[arg-type]
+
+    def last_event(self) -> Any:
+        """Tell numpy's integers."""
+        from numpy import int64
+
+        return [
+            {name: int64(value) if type(value) is int else value for name, value in event.items()}
+            for event in super().last_event()
+        ]
+
+
+RIGHT: tuple[type[OracleEngine], ...] = (
+    Engine,
+    BlindEngine,
+    StoresTheLastToken,
+    AbortsQuietly,
+    NeverMindsMistakes,
+    CachesAlways,
+    IsGreedy,
+    RepliesLate,
+    NeverMeetsAUidTwice,
+    SaysItInNumpy,
+    ShowsItInNumpy,
+)
+"""Engines that no judge may complain about."""

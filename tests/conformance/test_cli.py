@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from broken_caches import CountsPagesAsSlots, target_of
 from typer.testing import CliRunner, Result
 
 from minisgl_conformance import cli, files
+from minisgl_conformance import fuzz as fuzzing
 from minisgl_conformance.adapters.oracle import OracleCache
+from minisgl_spec.trace import Log
+
+TRACES = Path(__file__).resolve().parents[1] / "traces"
 
 HEADER = (
     '{"kind":"program","format_version":1,"package_version":"0.1.0","level":"cache",'
@@ -136,6 +141,100 @@ def test_an_interrupted_run_prints_its_summary(monkeypatch: pytest.MonkeyPatch) 
     assert "log hash:" in done.stdout
 
 
+def test_an_interrupt_while_a_finding_is_reduced_writes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ctrl-C loses no finding: exit code 1, a report and a file. (spec/README.md)"""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.TARGETS, ("oracle", "cache"), target_of(CountsPagesAsSlots))
+    monkeypatch.setattr(fuzzing, "reduce", interrupt)
+    arguments = ("--examples", "60", "--seed", "1", "--out", str(tmp_path))
+    done = run("fuzz", "--target", "oracle", "--level", "cache", *arguments)
+
+    assert done.exit_code == 1
+    assert "interrupted: the summary so far" in done.stdout
+    assert "sizes_match_locks: evictable_size" in done.stdout
+    assert files.read_program(tmp_path / "sizes_match_locks-1.jsonl").level == "cache"
+
+
+@pytest.mark.usefixtures("wrong_target")
+def test_a_report_is_printed_though_its_file_cannot_be_written(tmp_path: Path) -> None:
+    """A full disk costs the file, not the finding. (spec/README.md)"""
+    (tmp_path / "out").write_text("no folder", encoding="utf-8")
+    arguments = ("--examples", "60", "--seed", "1", "--out", str(tmp_path / "out"))
+    done = run("fuzz", "--level", "cache", *arguments)
+
+    assert done.exit_code == 2
+    assert "sizes_match_locks: evictable_size" in done.stdout
+
+
+def test_an_exception_that_nobody_expected_has_exit_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its traceback, so that it is not taken for a finding. (spec/README.md)"""
+
+    def break_down(config: object) -> object:
+        raise RuntimeError("broken down")
+
+    monkeypatch.setitem(cli.TARGETS, ("oracle", "cache"), break_down)
+    monkeypatch.setattr(sys, "argv", ["minisgl-ref", "fuzz", "--target", "oracle", "--level", "cache"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.splitlines()[-1] == "RuntimeError: broken down"
+
+
+def test_generate_records_what_the_engine_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A run that serves is a program and a log, and the log is what replay has to give. (spec/README.md)"""
+    import minisgl_ref
+    from minisgl_ref.build import choose_backend
+    from minisgl_ref.models.digest import DigestModel
+
+    def load(path: str, config: minisgl_ref.EngineConfig) -> Any:
+        model = DigestModel(16, (3,), 32, choose_backend("torch"))
+        llm = from_model(model, None, replace(config, max_seq_len=32))
+        generate = llm.generate
+        llm.generate = lambda texts, params: generate(
+            [[int(n) for n in text.split()] for text in texts], params
+        )
+        return llm
+
+    from_model = minisgl_ref.LLM.from_model
+    monkeypatch.setattr(minisgl_ref, "LLM", load)
+    measures = ("--max-tokens", "4", "--page-size", "2", "--num-pages", "16")
+    done = run("generate", "model", "1 2 4 5", "1 2 4 5 6", *measures, "--record", str(tmp_path))
+    program, log = (tmp_path / f"generate.{kind}.jsonl" for kind in ("program", "log"))
+    again = run("replay", str(program), "--expect", str(log))
+
+    assert (done.exit_code, again.exit_code) == (0, 0)
+    assert [op["op"] for op in files.read_program(program).ops][:3] == ["submit", "submit", "step"]
+
+
+def test_replay_names_the_first_event_that_is_not_as_expected(tmp_path: Path) -> None:
+    """A recorded log is what the program has to give again. (spec/README.md)"""
+    program, log = (TRACES / f"split_and_evict.{kind}.jsonl" for kind in ("program", "log"))
+    same = run("replay", str(program), "--target", "oracle", "--expect", str(log))
+    recorded = files.read_log(log)
+    events = [*recorded.events[:2], {**recorded.events[2], "sizes": [9, 9]}, *recorded.events[3:]]
+    files.write_log(tmp_path / "other.jsonl", Log(recorded.level, recorded.config, events))
+    files.write_log(tmp_path / "short.jsonl", Log(recorded.level, recorded.config, events[:2]))
+    other, short = (
+        run("replay", str(program), "--target", "oracle", "--expect", str(tmp_path / name))
+        for name in ("other.jsonl", "short.jsonl")
+    )
+
+    sizes, name = recorded.events[2]["sizes"], recorded.events[2]["event"]
+    assert same.exit_code == 0
+    assert (other.exit_code, short.exit_code) == (1, 1)
+    assert other.stdout.splitlines()[-1] == f"event 2 ({name}), sizes: {sizes}; expected [9, 9]"
+    assert short.stdout.splitlines()[-1].startswith("event 2: {")
+    assert short.stdout.splitlines()[-1].endswith("; expected no event")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -182,7 +281,18 @@ def test_our_engine_without_its_extra_says_what_to_install(monkeypatch: pytest.M
     done = run("fuzz", "--level", "engine", "--examples", "1")
 
     assert done.exit_code == 2
+    assert "judged steps" not in done.stdout
     assert "no module torch. Install it with: pip install 'minisgl-ref[engine]'" in done.stderr
+
+
+def test_without_the_engine_nothing_is_run_before_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache could run without torch; both levels cannot. (spec/README.md)"""
+    monkeypatch.setitem(sys.modules, "minisgl_ref.testing", None)
+    done = run("fuzz", "--examples", "1")
+
+    assert done.exit_code == 2
+    assert "our engine is not installed" in done.stderr
+    assert "judged steps" not in done.stdout
 
 
 def test_targets_says_what_is_available_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

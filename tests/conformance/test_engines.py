@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from broken_engines import WRONG, BlindEngine, Engine
+from broken_engines import RIGHT, WRONG, BlindEngine, CachesAlways
 
 from minisgl_conformance import run_conformance, run_program
 from minisgl_conformance.adapters.oracle import OracleEngine
 from minisgl_conformance.content import Tape, judge_executions
-from minisgl_conformance.fuzz import fuzz
+from minisgl_conformance.fuzz import BOTH, fuzz
+from minisgl_conformance.targets import CAPABILITIES
 from minisgl_spec.errors import ContractError
 from minisgl_spec.messages import ExecutedRequest, Execution
 from minisgl_spec.shadow import ShadowMemory, digest_codes
@@ -22,12 +23,88 @@ def test_the_oracle_keeps_its_own_rules_as_an_engine() -> None:
     assert (summary.num_programs, summary.findings, summary.not_claimed) == (40, [], ("executions",))
 
 
-@pytest.mark.parametrize("engine", [Engine, BlindEngine])
-def test_an_engine_that_does_not_claim_the_oracles_policy_is_left_alone(engine: type[OracleEngine]) -> None:
-    """A right engine passes whatever it shows of itself. (spec/README.md)"""
-    summary = fuzz(engine, "engine", seed=2, examples=20)
+@pytest.mark.parametrize("engine", RIGHT, ids=lambda engine: engine.__name__)
+def test_an_engine_that_differs_and_is_right_is_left_alone(engine: type[OracleEngine]) -> None:
+    """One page more, quiet or late answers, no naive cache, numpy's numbers: permitted. (spec/README.md)"""
+    summary = fuzz(engine, "engine", seed=2, examples=100, driver=BOTH)
 
     assert summary.findings == []
+    assert set(summary.not_claimed) == set(CAPABILITIES["engine"]) - engine.capabilities
+
+
+def test_without_a_naive_cache_there_is_none_and_none_is_compared() -> None:
+    """What is not claimed is not asked for. (spec/README.md)"""
+    configs = []
+    fuzz(
+        CachesAlways,
+        "engine",
+        seed=1,
+        examples=60,
+        driver=BOTH,
+        watch=lambda _, result: configs.append(result.program.config),
+    )
+
+    assert {config["cache"] for config in configs} == {"radix"}
+    assert {config.get("compare", "") for config in configs} == {
+        "",
+        "token_budget",
+        "overlap",
+        "token_budget,overlap",
+    }
+
+
+def test_one_program_in_eight_is_compared_with_every_variant() -> None:
+    """The rest with one that is drawn, or none. (07-overlap.md)"""
+    compared = []
+    fuzz(
+        BlindEngine,
+        "engine",
+        seed=1,
+        examples=160,
+        driver=BOTH,
+        watch=lambda _, result: compared.append(result.program.config.get("compare", "")),
+    )
+
+    assert 10 <= compared.count("cache,token_budget,overlap") <= 30
+    assert set(compared) == {"", "cache", "token_budget", "overlap", "cache,token_budget,overlap"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"next_token": lambda *_: 3}, "next_token: need a sequence of whole numbers; got value=3, type=int"),
+        ({"next_token": lambda *_: (1.5,)}, r"got value=\(1.5,\), type=tuple"),
+        ({"step": lambda _: None}, "step: need a sequence of Reply; got value=None, type=NoneType"),
+        ({"step": lambda _: ["a"]}, "step: need a sequence of Reply; got value='a', type=str"),
+        ({"submit": lambda *_, **__: "no"}, "submit: need None or a Refusal; got value='no', type=str"),
+        ({"capabilities": ("veiw",)}, "got name='veiw'"),
+    ],
+)
+def test_an_answer_that_is_none_is_the_adapters_mistake(answer: dict[str, object], message: str) -> None:
+    """The method, the value and its type are named. (spec/README.md)"""
+    engine = type("Mistaken", (BlindEngine,), answer)
+
+    with pytest.raises(ContractError, match=message):
+        run_conformance(engine, "engine", examples=5)
+
+
+def test_a_program_may_name_variants_that_there_are_not() -> None:
+    """An unknown variant is refused by its name. (spec/README.md)"""
+    with pytest.raises(ContractError, match="got compare='speed'"):
+        run_conformance(BlindEngine, "engine", examples=1, config={"compare": "cache,speed"})
+
+
+def test_a_log_carries_what_was_replied() -> None:
+    """Every step's event lists its replies, also of an engine that shows nothing else. (spec/README.md)"""
+    config = {"page_size": 1, "num_pages": 4, "num_rows": 1, "max_seq_len": 8}
+    config |= {"token_budget": 4, "overlap": False, "vocab_size": 6}
+    op = {"op": "submit", "uid": 3, "ids": [1], "max_tokens": 1}
+    events = run_program(BlindEngine, Program("engine", config, [op, {"op": "step"}])).log.events
+
+    assert events[1] == {
+        "event": "step",
+        "replies": [{"uid": 3, "token": 4, "finish_reason": "length", "cached_len": 0}],
+    }
 
 
 @pytest.mark.parametrize("engine", WRONG, ids=lambda engine: engine.__name__)

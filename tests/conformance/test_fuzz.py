@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from minisgl_conformance import fuzz as fuzzing
+from minisgl_conformance import run_conformance
 from minisgl_conformance.adapters.oracle import OracleCache, OracleEngine
 from minisgl_conformance.fuzz import Summary, fuzz
 from minisgl_conformance.marks import MARKS, Marks
 from minisgl_conformance.runner import Result
+from minisgl_spec.errors import ContractError
+from minisgl_spec.trace import Json
 
 TIMES = ("seconds", "operations_per_second", "judged_steps_per_second")
 MAKE = {"cache": OracleCache, "engine": OracleEngine}
@@ -61,6 +67,53 @@ def test_an_interrupt_leaves_the_summary_so_far() -> None:
     summary = fuzz(OracleCache, "cache", seed=1, examples=10, watch=interrupt)
 
     assert (summary.num_programs, summary.interrupted) == (3, True)
+
+
+class TellsTooLittle(OracleCache):
+    """Eviction tells a slot too few."""
+
+    def evict(self, size: int) -> Sequence[int]:
+        """Tell all but one."""
+        return super().evict(size)[1:]
+
+
+def test_an_interrupt_while_a_finding_is_reduced_keeps_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is told as it was found. (spec/README.md)"""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzzing, "reduce", interrupt)
+    summary = fuzz(TellsTooLittle, "cache", seed=1, examples=60)
+
+    assert (len(summary.findings), summary.interrupted) == (1, True)
+    assert summary.findings[0].blame_idx >= 0
+
+
+def test_an_interrupt_while_the_target_is_made_leaves_a_summary() -> None:
+    """Nothing has run, and that is what it says. (spec/README.md)"""
+
+    def interrupted(config: object) -> object:
+        raise KeyboardInterrupt
+
+    summary = fuzz(interrupted, "cache", seed=1, examples=60)
+
+    assert (summary.num_programs, summary.interrupted) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"judges": ["structre"]}, "got judge='structre'"),
+        ({"judges": "structure"}, "got judges='structure'"),
+        ({"examples": 0}, "need examples >= 1; got examples=0"),
+        ({"level": "manager"}, "got level='manager'"),
+    ],
+)
+def test_what_would_judge_less_than_was_asked_for_is_refused(arguments: Json, message: str) -> None:
+    """A misspelt judge is no judge that finds nothing. (spec/README.md)"""
+    with pytest.raises(ContractError, match=message):
+        run_conformance(OracleCache, **{"level": "cache", **arguments})
 
 
 def test_every_mark_has_a_sentence() -> None:

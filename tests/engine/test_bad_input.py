@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from minisgl_ref.checks import CheckLevel
 from minisgl_ref.config import EngineConfig
 from minisgl_ref.testing import EngineUnderTest, make_engine_target
 from minisgl_spec.errors import ContractError, Refusal
+from minisgl_spec.messages import Sampling
+from minisgl_spec.requests import Config, Submission, refusal_of
 
 from .engines import CONFIG, VOCAB_SIZE, engine, is_empty, outputs, run_until_idle, steps
 
@@ -81,6 +84,96 @@ def test_nan_is_refused(name: str, reason: str) -> None:
     assert refused is not None
     assert (refused.reason, str(refused.value)) == (reason, "nan")
     assert target.view() == before
+
+
+HUGE = 10**400
+NO_NUMBERS: list[tuple[dict[str, Any], str, object]] = [
+    ({"ids": (1, 2.5)}, "bad_token", 2.5),
+    ({"ids": (1, 2.0)}, "bad_token", 2.0),
+    ({"ids": (1, True)}, "bad_token", True),
+    ({"ids": (1, "2")}, "bad_token", "2"),
+    ({"ids": (1, None)}, "bad_token", None),
+    ({"max_tokens": 2.5}, "bad_max_tokens", 2.5),
+    ({"max_tokens": math.nan}, "bad_max_tokens", math.nan),
+    ({"max_tokens": True}, "bad_max_tokens", True),
+    ({"max_tokens": None}, "bad_max_tokens", None),
+    ({"temperature": HUGE}, "bad_temperature", HUGE),
+    ({"temperature": "hot"}, "bad_temperature", "hot"),
+    ({"temperature": True}, "bad_temperature", True),
+    ({"top_k": 1.5}, "bad_top_k", 1.5),
+    ({"top_k": math.inf}, "bad_top_k", math.inf),
+    ({"top_p": HUGE}, "bad_top_p", HUGE),
+    ({"top_p": None}, "bad_top_p", None),
+    ({"seed": 1.5}, "bad_seed", 1.5),
+    ({"seed": False}, "bad_seed", False),
+    ({"stop_ids": (1, 2.5)}, "bad_stop_id", 2.5),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason", "value"), NO_NUMBERS)
+def test_what_is_no_number_of_its_kind_is_refused_by_engine_and_oracle(
+    wrong: dict[str, Any], reason: str, value: object
+) -> None:
+    """At the door, with its value, in the same words; nothing raises in a step. (04-requests.md#refusal)"""
+    target = busy_engine()
+    before = target.view()
+    asked = {"uid": 3, "ids": (1, 2), "max_tokens": 2, **wrong}
+
+    refused = target.submit(**asked)
+
+    assert refused is not None
+    assert (refused.reason, str(refused.value)) == (reason, str(value))
+    assert str(refused) == str(oracle_refuses(asked))
+    assert target.view() == before
+    assert run_until_idle(target)[1] == [*outputs(target, PROMPT, 4)[1:], "length"]
+
+
+def oracle_refuses(asked: dict[str, Any]) -> Refusal | None:
+    """What the oracle says to the same submission."""
+    sampling = Sampling(
+        **{name: asked[name] for name in ("temperature", "top_k", "top_p", "seed") if name in asked}
+    )
+    submission = Submission(
+        3, asked["ids"], asked["max_tokens"], asked.get("stop_ids", ()), sampling=sampling
+    )
+    return refusal_of(submission, Config(vocab_size=VOCAB_SIZE))
+
+
+@pytest.mark.parametrize("whole", [int, np.int64, np.int32, np.uint8])
+def test_whole_numbers_of_numpy_are_whole_numbers(whole: Any) -> None:
+    """They are taken as Python's own. (04-requests.md#refusal)"""
+    target = engine()
+    ids = np.array([200, 1, 2], dtype=np.uint8) % 16
+
+    refused = target.submit(
+        1, ids, whole(4), stop_ids=(whole(99),), temperature=np.float32(0.5), top_k=whole(3), seed=whole(7)
+    )
+
+    sampling = Sampling(0.5, 3, 1.0, 7)
+    assert refused is None
+    assert run_until_idle(target) == {1: [*outputs(target, ids.tolist(), 4, sampling), "length"]}
+
+
+@pytest.mark.parametrize("top_k", [2**31, 2**63, 2**70])
+def test_a_top_k_above_the_vocabulary_keeps_all_of_it(top_k: int) -> None:
+    """No number of that size ever reaches a kernel. (08-numerics.md#sampling)"""
+    target = engine()
+
+    refused = target.submit(1, PROMPT, 4, temperature=1.0, top_k=top_k, seed=3)
+
+    assert refused is None
+    assert run_until_idle(target) == {1: [*outputs(target, PROMPT, 4, Sampling(1.0, 0, 1.0, 3)), "length"]}
+
+
+@pytest.mark.parametrize("max_tokens", [2**31, 2**63, 10**400])
+def test_max_tokens_of_any_size_are_clamped(max_tokens: int) -> None:
+    """To what is left of the longest sequence. (04-requests.md#refusal)"""
+    target = engine(max_seq_len=8)
+
+    refused = target.submit(1, PROMPT, max_tokens)
+
+    assert refused is None
+    assert run_until_idle(target) == {1: [*outputs(target, PROMPT, 5), "length"]}
 
 
 def test_a_refusal_says_everything_in_one_line() -> None:
@@ -192,6 +285,63 @@ def test_cuda_streams_need_a_cuda_device() -> None:
     assert str(refused.value) == (
         "EngineConfig: need a CUDA device for streams=cuda; got device=cpu. Leave streams out."
     )
+
+
+@pytest.mark.parametrize("streams", ["inline", "simulated"])
+def test_a_cuda_device_has_its_own_streams(streams: str) -> None:
+    """On others nobody would wait for a copy to the host. (07-overlap.md#streams)"""
+    with pytest.raises(ContractError) as refused:
+        EngineConfig(device="cuda:0", streams=streams)
+
+    assert str(refused.value) == (
+        f"EngineConfig: need streams=cuda on a CUDA device; got streams={streams}, device=cuda:0. "
+        "Leave streams out."
+    )
+
+
+@pytest.mark.parametrize("streams", ["cuda", None])
+def test_a_cuda_device_with_cuda_streams_is_a_configuration(streams: str | None) -> None:
+    """Whether there is one is asked when the engine is built. (config.py)"""
+    assert EngineConfig(device="cuda", streams=streams).streams == streams
+
+
+@pytest.mark.parametrize("value", [CheckLevel.FULL, 2, "full", "FULL"])
+def test_a_check_level_may_be_given_by_number_and_name(value: Any) -> None:
+    """It is a CheckLevel from then on. (config.py)"""
+    assert EngineConfig(check_level=value).check_level is CheckLevel.FULL
+
+
+@pytest.mark.parametrize("value", [3, -1, "most", True, None, 2.0])
+def test_what_is_no_check_level_is_refused(value: Any) -> None:
+    """By name, with its value. (config.py)"""
+    with pytest.raises(ContractError) as refused:
+        EngineConfig(check_level=value)
+
+    assert str(refused.value) == (
+        f"EngineConfig: need a check_level of OFF, LOCAL, FULL; got check_level={value!r}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("overlap", 1), ("overlap", "no"), ("device", 0), ("device", None)]
+)
+def test_overlap_is_a_bool_and_a_device_has_a_name(name: str, value: Any) -> None:
+    """The name and the value are in the error. (config.py)"""
+    with pytest.raises(ContractError) as refused:
+        EngineConfig(**{name: value})
+
+    assert refused.value.got == {name: repr(value)}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"vocab_size": 16}, {"max_seq_len": 513}, {"eos_ids": (64,)}, {"eos_ids": (-1,)}]
+)
+def test_a_program_that_takes_the_tiny_llama_for_another_is_refused(wrong: dict[str, Any]) -> None:
+    """Oracle and engine would speak of two models. (testing.py)"""
+    with pytest.raises(ContractError) as refused:
+        make_engine_target({**CONFIG, "model": "tiny-llama", "vocab_size": 64, **wrong}, CheckLevel.OFF)
+
+    assert refused.value.got == {"vocab_size": 64, "max_seq_len": 24, "eos_ids": (), **wrong}
 
 
 def test_an_unknown_model_of_a_program_is_refused() -> None:

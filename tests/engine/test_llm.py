@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,22 @@ import torch
 from minisgl_ref import LLM, EngineConfig, Output, Piece, SamplingParams
 from minisgl_ref.build import choose_backend
 from minisgl_ref.checks import CheckLevel
+from minisgl_ref.models.digest import DigestModel
 from minisgl_spec.errors import BackendUnavailable, ContractError, InvariantError, Refusal, Violation
+from minisgl_spec.messages import Reply
 
 from .tiny_chat import END, MAX_POSITION, VOCAB_SIZE, is_untouched, save_tiny_llama, scripted, tiny_tokenizer
 
 LETTERS = list(range(100, 180))
 CHAT = [{"role": "system", "content": "be quick"}, {"role": "user", "content": "the tree?"}]
 MANY_BYTES = "naïve 日本語 🙂 é"
+
+
+def digest_llm(**config: Any) -> LLM:
+    """An LLM whose model notices KV that is missing or wrong; every invariant is checked at every step."""
+    measures: dict[str, Any] = {"page_size": 2, "num_pages": 40, "num_rows": 3, "token_budget": 8}
+    measures |= {"backend": "torch", "check_level": CheckLevel.FULL, **config}
+    return LLM.from_model(DigestModel(16, (), 64, choose_backend("torch")), None, EngineConfig(**measures))
 
 
 class TinyLlama:
@@ -313,6 +323,106 @@ def test_an_exception_leaves_nothing_behind(fails_at: int, overlap: bool) -> Non
 
     assert is_untouched(llm)
     assert [output.finish_reason for output in llm.generate(prompts)] == ["length"] * 4
+
+
+class _Fails:
+    """A function that raises at one of its calls, before it does anything."""
+
+    def __init__(self, function: Callable[..., Any], fails_at: int, error: type[BaseException]) -> None:
+        self.function, self.fails_at, self.error = function, fails_at, error
+
+    def __call__(self, *args: Any) -> Any:
+        self.fails_at -= 1
+        if self.fails_at == 0:
+            raise self.error("the device has gone")
+        return self.function(*args)
+
+
+def _place(llm: LLM, where: str) -> Any:
+    """The object whose function `where` fails."""
+    engine = llm.scheduler.engine
+    return {"forward": engine.model, "_take_token": llm.scheduler, "_release": llm.scheduler}.get(
+        where, engine
+    )
+
+
+@pytest.mark.parametrize("where", ["collect", "forward", "write_pages", "launch", "_take_token", "_release"])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+@pytest.mark.parametrize("streams", ["inline", "simulated"])
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "normal"])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_wherever_a_step_fails_nothing_is_left_behind_and_what_is_cached_was_computed(
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    fails_at: int,
+    streams: str,
+    overlap: bool,
+    error: type[BaseException],
+) -> None:
+    """Rows, locks and pages come back; the same prompts then have their own tokens. (04-requests.md)"""
+    prompts, params = [[1, 2, 3], [4] * 12, [1, 2, 3, 5], [7, 8]], SamplingParams(max_tokens=5)
+    right = [
+        output.output_ids for output in digest_llm(streams=streams, overlap=overlap).generate(prompts, params)
+    ]
+    llm = digest_llm(streams=streams, overlap=overlap)
+    place = _place(llm, where)
+    monkeypatch.setattr(place, where, _Fails(getattr(place, where), fails_at, error))
+
+    with pytest.raises(error, match="the device has gone"):
+        llm.generate(prompts, params)
+
+    assert is_untouched(llm)
+    assert not any(node.ref_count for node in llm.scheduler.view().cache.nodes)
+    assert [output.output_ids for output in llm.generate(prompts, params)] == right
+
+
+def test_replies_that_wait_outlive_a_failed_step() -> None:
+    """They come with the next step that succeeds, like those the failure ended. (04-requests.md)"""
+    scheduler = scripted(LETTERS, fails_at=2, streams="simulated", overlap=False).scheduler
+    for uid in (1, 2):
+        scheduler.submit(uid, [uid, 2, 3], SamplingParams(max_tokens=4))
+    scheduler.step()
+    scheduler.abort(1)
+
+    with pytest.raises(OSError, match="the device has gone"):
+        scheduler.step()
+
+    assert scheduler.submit(1, [1], GOOD) is not None
+    assert scheduler.step() == [Reply(1, None, "abort", 0), Reply(2, None, "abort", 0)]
+    assert scheduler.is_idle()
+
+
+def test_a_device_that_stays_away_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every later result fails as the first did. (04-requests.md)"""
+    llm = digest_llm(streams="simulated")
+
+    def gone(_: object) -> None:
+        raise OSError("the device has gone")
+
+    monkeypatch.setattr(llm.scheduler.engine, "collect", gone)
+    for _ in range(3):
+        with pytest.raises(OSError, match="the device has gone"):
+            llm.generate([[1, 2, 3], [4, 5]])
+
+        assert is_untouched(llm)
+
+
+def test_a_failed_step_that_caught_the_host_halfway_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages were taken that nobody has: it is found, whatever was to be checked. (invariants.md)"""
+    llm = digest_llm(check_level=CheckLevel.LOCAL)
+    cache = llm.scheduler.cache
+    allocate = cache.allocate
+
+    def takes_and_fails(num_pages: int) -> list[int]:
+        allocate(num_pages)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "allocate", takes_and_fails)
+    with pytest.raises(InvariantError, match="pages_partitioned"):
+        llm.generate([1, 2, 3])
+
+    with pytest.raises(ContractError, match="an engine that has not stopped"):
+        llm.generate([1, 2, 3])
 
 
 def test_a_failed_step_ends_the_other_streams_too() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from minisgl_kernels import backends
 from minisgl_ref.kvcache.mha_pool import MHAKVCache
-from minisgl_spec.errors import ContractError
+from minisgl_spec.errors import BackendUnavailable, ContractError
 
 MEASURES = {"num_layers": 2, "num_pages": 3, "page_size": 4, "num_kv_heads": 2, "head_dim": 8}
 
@@ -61,3 +61,22 @@ def test_a_pool_without_room_is_refused(measure: str) -> None:
     """Every measure is at least 1."""
     with pytest.raises(ContractError, match=f"{measure}=0"):
         pool_of(**{measure: 0})
+
+
+def test_a_pool_that_does_not_fit_the_memory_says_how_much_it_asked_for() -> None:
+    """In bytes; what can be lowered is named. (01-pages-and-slots.md)"""
+    with pytest.raises(BackendUnavailable) as missing:
+        MHAKVCache(
+            num_layers=2,
+            num_pages=2**40 - 1,
+            page_size=16,
+            num_kv_heads=2,
+            head_dim=8,
+            dtype=torch.float32,
+            ops=backends.get("torch"),
+        )
+
+    num_bytes = 2 * 2 * 2**40 * 16 * 2 * 8 * 4
+    assert missing.value.reason == (
+        f"a KV pool of {num_bytes} bytes [2, 2, {2**40}, 16, 2, 8] does not fit the memory; lower num_pages"
+    )

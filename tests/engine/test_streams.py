@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from minisgl_ref.engine.stream import (
     ENGINE,
@@ -275,3 +276,29 @@ def test_a_cuda_stream_runs_behind_the_event_it_waits_for() -> None:
     streams.synchronize(streams.record(ENGINE))
 
     assert bool((copies[0] == 64).all())
+
+
+# -- CUDA: what can be said without a device -------------------------------------------------------
+
+
+class _CudaStream:
+    """A stream that notes what it waits for."""
+
+    def __init__(self, device: str) -> None:
+        self.waits: list[str] = [f"made on {device}"]
+
+    def wait_stream(self, other: str) -> None:
+        """Note it."""
+        self.waits.append(other)
+
+
+def test_cuda_streams_begin_after_the_stream_that_built_the_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and pools were written there. (07-overlap.md#streams)"""
+    made: list[_CudaStream] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"current of {device}")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(_CudaStream(device)) or made[-1])
+
+    make_streams(None, "cuda:1")
+
+    assert [stream.waits for stream in made] == [["made on cuda:1", "current of cuda:1"]] * 2

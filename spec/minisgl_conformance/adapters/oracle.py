@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minisgl_conformance.targets import EVENTS, EXACT, LATE_WORK, REFUSALS, RESET, VIEW
+from minisgl_conformance.targets import EVENTS, EXACT, LATE_WORK, NAIVE, REFUSALS, RESET, SAMPLING, VIEW
 from minisgl_spec.cache import TREES
 from minisgl_spec.errors import Refusal
 from minisgl_spec.messages import Reply, Sampling
@@ -73,7 +73,7 @@ class OracleCache:
 class OracleEngine:
     """The oracle's scheduler with the digest model as an `EngineTarget`."""
 
-    capabilities = frozenset((VIEW, EVENTS, LATE_WORK, RESET, EXACT))
+    capabilities = frozenset((VIEW, EVENTS, LATE_WORK, RESET, REFUSALS, SAMPLING, NAIVE, EXACT))
 
     def __init__(self, config: Json) -> None:
         self.config = Config.from_json(config)
