@@ -47,19 +47,6 @@ PAGES = (
         sentence="A key keeps the low bits of each token: different prompts share their KV.",
     ),
     Fault(
-        name="empty_handle_is_not_locked",
-        edits=(
-            Edit(
-                CACHE_MANAGER,
-                "        self.prefix_cache.lock(handle)\n",
-                "        if handle.prefix_len:\n            self.prefix_cache.lock(handle)\n",
-            ),
-        ),
-        rule="handle_is_locked",
-        undoes="TG-3",
-        sentence="A handle of nothing is not locked, but every handle is unlocked.",
-    ),
-    Fault(
         name="eviction_is_asked_for_in_pages",
         edits=(
             Edit(
@@ -269,15 +256,6 @@ DECODING = (
         undoes="deviation 12, MS-14 and L12",
         sentence="A decode batch is ordered by a number that has nothing to do with admission, as a set is.",
         is_exact=True,
-    ),
-    Fault(
-        name="ended_request_goes_on_decoding",
-        edits=(
-            Edit(DECODE, "        self.running.pop(req.uid, None)\n", "        self.running.get(req.uid)\n"),
-        ),
-        rule="replied_once",
-        undoes="VL-13",
-        sentence="A request that has ended stays among those that decode.",
     ),
     Fault(
         name="last_token_is_never_launched",

@@ -146,10 +146,9 @@ ADMISSION = (
     Fault(
         name="newest_request_first",
         edits=(Edit(PREFILL, "        self.waiting.append(req)\n", "        self.waiting.insert(0, req)\n"),),
-        rule="agrees_with_oracle",
+        rule="requests_finish",
         undoes="SG-35",
-        sentence="The newest request is admitted first: under load the oldest waits without bound.",
-        is_exact=True,
+        sentence="The newest request stands before a chunked one that holds the row it waits for.",
     ),
 )
 
@@ -250,6 +249,11 @@ CHUNKS = (
                 "        req.admitted_len = req.cached_len = req.written_len = handle.prefix_len\n",
                 "        req.admitted_len = req.written_len = handle.prefix_len\n"
                 "        req.cached_len = 0\n",
+            ),
+            Edit(
+                "minisgl_ref.scheduler.scheduler",
+                "counts = [div_ceil(req.device_len, page_size) - len(req.pages) for req in reqs]",
+                "counts = [max(0, div_ceil(req.device_len, page_size) - len(req.pages)) for req in reqs]",
             ),
         ),
         rule="writes_are_private",

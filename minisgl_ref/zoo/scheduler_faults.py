@@ -15,12 +15,14 @@ SUBMISSION = (
         name="limit_is_rounded_up",
         edits=(
             Edit(
-                SCHEDULER, "self.max_seq_len = max_seq_len", "self.max_seq_len = -(-max_seq_len // 32) * 32"
+                SCHEDULER,
+                "        if len(ids) >= self.max_seq_len:\n",
+                "        if len(ids) >= -(-self.max_seq_len // 32) * 32:\n",
             ),
         ),
         rule="mistakes_are_refused",
         undoes="MS-6",
-        sentence="The longest sequence is rounded up to a multiple of 32 and used as the limit of admission.",
+        sentence="The longest sequence is rounded up to a multiple of 32 and used as the limit of a prompt.",
     ),
     Fault(
         name="outputs_need_no_pages",
@@ -38,9 +40,13 @@ SUBMISSION = (
     Fault(
         name="max_tokens_is_not_clamped",
         edits=(
-            Edit(SCHEDULER, "return min(max_tokens, self.max_seq_len - prompt_len)", "return max_tokens"),
+            Edit(
+                SCHEDULER,
+                "            max_tokens=self._clamped(len(ids), params.max_tokens),\n",
+                "            max_tokens=params.max_tokens,\n",
+            ),
         ),
-        rule="mistakes_are_refused",
+        rule="ends_with_its_last_token",
         undoes="VL-19",
         sentence="max_tokens is not cut to what is left of the longest sequence.",
     ),
@@ -116,19 +122,6 @@ ABORTS = (
         rule="requests_finish",
         undoes="SG-39",
         sentence="An abort releases everything and tells nobody.",
-    ),
-    Fault(
-        name="aborted_request_stays_in_line",
-        edits=(
-            Edit(
-                SCHEDULER,
-                "        if req in self.prefill.waiting:\n            self.prefill.remove(req)\n",
-                "",
-            ),
-        ),
-        rule="replied_once",
-        undoes="family: aborts",
-        sentence="An aborted request that was waiting is admitted all the same.",
     ),
     Fault(
         name="aborted_chunk_keeps_its_pages",
@@ -368,26 +361,12 @@ RELEASE = (
         sentence="Pages that wait for a batch in flight are taken off the list and given to nobody.",
     ),
     Fault(
-        name="retired_pages_are_not_awaited",
-        edits=(
-            Edit(
-                SCHEDULER,
-                "        if self.retired and reserved > self.cache.available_pages:\n"
-                "            return None\n",
-                "",
-            ),
-        ),
-        rule="steps_complete",
-        undoes="VL-15",
-        sentence="A step takes pages that were promised and are still retired.",
-    ),
-    Fault(
         name="uid_is_never_free_again",
         edits=(
             Edit(
                 SCHEDULER,
                 "        del self.requests[req.uid], self.admitted[req.uid]\n",
-                "        del self.admitted[req.uid]\n",
+                "        del self.admitted[req.uid]\n        req.phase = RETIRED\n",
             ),
         ),
         rule="requests_finish",
@@ -429,28 +408,6 @@ STEPS = (
         rule="mapped_pages_cover_lengths",
         undoes="SJ-3",
         sentence="Allocation rounds down where admission rounds up: the last position has no page.",
-    ),
-    Fault(
-        name="page_ahead_of_its_use",
-        edits=(
-            Edit(
-                SCHEDULER,
-                "counts = [div_ceil(req.device_len, page_size) - len(req.pages) for req in reqs]",
-                "counts = [div_ceil(req.device_len + 1, page_size) - len(req.pages) for req in reqs]",
-            ),
-        ),
-        rule="mapped_pages_cover_lengths",
-        undoes="VL-19",
-        sentence="A page is taken a token early, also behind the last token.",
-    ),
-    Fault(
-        name="newest_batch_is_processed_first",
-        edits=(
-            Edit(SCHEDULER, "self._process(*self.in_flight.pop(0))", "self._process(*self.in_flight.pop())"),
-        ),
-        rule="tokens_are_the_models",
-        undoes="family: results out of order",
-        sentence="Of two batches in flight the later one is processed first.",
     ),
     Fault(
         name="first_token_does_not_stop",

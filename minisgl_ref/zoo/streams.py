@@ -61,19 +61,6 @@ ORDERS = (
         sentence="The host's wait runs a batch although what the batch waits for has not run.",
     ),
     Fault(
-        name="wait_orders_the_item_after_next",
-        edits=(
-            Edit(
-                STREAM,
-                "self._waits[stream].setdefault(self._handed[stream], []).append(event)",
-                "self._waits[stream].setdefault(self._handed[stream] + 1, []).append(event)",
-            ),
-        ),
-        rule="reads_hold_their_prefix",
-        undoes="family: missing order",
-        sentence="A wait holds back the item after the one it was meant for.",
-    ),
-    Fault(
         name="staging_is_shared",
         edits=(
             Edit(

@@ -190,36 +190,6 @@ MATCHES = (
         level=CACHE,
     ),
     Fault(
-        name="part_of_a_page_counts_as_whole",
-        edits=(
-            Edit(
-                RADIX,
-                "num_pages = self._compare(node.key, key[start : start + len(node.key)]) // self.page_size\n",
-                "num_pages = div_ceil(self._compare(node.key, key[start : start + len(node.key)]), "
-                "self.page_size)\n",
-            ),
-        ),
-        rule="match_is_longest",
-        undoes="family 5: pages against tokens",
-        sentence="A page of which only the first tokens agree is matched as a whole.",
-        level=CACHE,
-    ),
-    Fault(
-        name="partial_match_is_a_page_short",
-        edits=(
-            Edit(
-                RADIX,
-                "            return self._split(node, num_pages), start + num_pages * page_bytes\n",
-                "            num_pages = max(1, num_pages - 1)\n"
-                "            return self._split(node, num_pages), start + num_pages * page_bytes\n",
-            ),
-        ),
-        rule="match_is_longest",
-        undoes="family 5: pages against tokens",
-        sentence="A match that ends inside a node leaves out the last page that agrees.",
-        level=CACHE,
-    ),
-    Fault(
         name="only_the_first_page_is_compared",
         edits=(
             Edit(
@@ -231,20 +201,6 @@ MATCHES = (
         rule="match_is_longest",
         undoes="VL-8",
         sentence="A child found by its first page is trusted for the rest of its key.",
-        level=CACHE,
-    ),
-    Fault(
-        name="comparison_starts_at_the_end",
-        edits=(
-            Edit(
-                RADIX,
-                'differing = int.from_bytes(a[:length], "little") ^ int.from_bytes(b[:length], "little")',
-                'differing = int.from_bytes(a[:length], "big") ^ int.from_bytes(b[:length], "big")',
-            ),
-        ),
-        rule="match_is_longest",
-        undoes="family 10: a key says less than the content",
-        sentence="Keys are compared from their last byte: what agrees behind a difference is counted.",
         level=CACHE,
     ),
     Fault(
@@ -594,24 +550,9 @@ RESETS = (
         level=CACHE,
     ),
     Fault(
-        name="reset_leaves_its_queue",
-        edits=(
-            Edit(RADIX, "        self._queue.clear()\n        self._queued.clear()\n", ""),
-            Edit(
-                RADIX,
-                "del parent.children[leaf.key[: self._page_bytes]]",
-                "parent.children.pop(leaf.key[: self._page_bytes], None)",
-            ),
-        ),
-        rule="evict_frees_enough",
-        undoes="family 2: free is not forgotten",
-        sentence="After a reset the queue still has its nodes: eviction returns pages that are not cached.",
-        level=CACHE,
-    ),
-    Fault(
         name="reset_nodes_say_they_are_cached",
         edits=(Edit(RADIX, "node.in_tree = node is self._root", "node.in_tree = True"),),
-        rule="mistakes_are_refused",
+        rule="ref_count_counts_handles",
         undoes="family 2: free is not forgotten",
         sentence="A handle from before a reset can be locked.",
         level=CACHE,
