@@ -19,8 +19,8 @@ from minisgl_spec.messages import Execution, Reply, Sampling
 from minisgl_spec.trace import Json
 from minisgl_spec.views import CacheView, EngineView
 
-CACHE, ENGINE = "cache", "engine"
-LEVELS = (CACHE, ENGINE)
+CACHE, MANAGER, ENGINE = "cache", "manager", "engine"
+LEVELS = (CACHE, MANAGER, ENGINE)
 
 VIEW = "view"
 """`view()` shows the state: judged by structure and ownership."""
@@ -38,13 +38,14 @@ RESET = "reset"
 """`reset()` empties the cache."""
 
 REFUSALS = "refusals"
-"""A cache answers a caller's mistake with ContractError and changes nothing; else none is sent to it."""
+"""A cache or manager answers a mistake with ContractError and changes nothing; else none is sent to it."""
 
 EXACT = "exact"
 """The target takes the oracle's decisions: victims, free-list order, node numbers, events."""
 
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     CACHE: (VIEW, RESET, REFUSALS, EXACT),
+    MANAGER: (VIEW, REFUSALS, EXACT),
     ENGINE: (VIEW, EXECUTIONS, EVENTS, LATE_WORK, RESET, EXACT),
 }
 
@@ -97,6 +98,49 @@ class ShowsCache(CacheTarget, Protocol):
 
     def reset(self) -> None:
         """Forget everything cached; ContractError while a handle is locked."""
+        ...
+
+
+class ManagerTarget(Protocol):
+    """Pages and rows of sequences, without a model: the runner plays the model, through `slots`.
+
+    config: page_size, num_pages, num_rows, max_seq_len, cache.
+    A sequence is known whole from its start; `extend` says how far it is computed.
+
+    Optional, declared in `capabilities`: `view() -> EngineView`.
+    """
+
+    @property
+    def capabilities(self) -> Collection[str]:
+        """What the target claims, of `CAPABILITIES["manager"]`."""
+        ...
+
+    def start(self, uid: int, ids: Sequence[int]) -> int | None:
+        """Take in a sequence; return how many of its tokens are cached, or None for not now."""
+        ...
+
+    def extend(self, uid: int, num_tokens: int) -> bool:
+        """Make room for the next tokens; False for not now."""
+        ...
+
+    def commit(self, uid: int) -> None:
+        """Everything extended so far has been computed: cache what can be cached of it."""
+        ...
+
+    def finish(self, uid: int) -> None:
+        """Cache everything extended so far and give the rest back."""
+        ...
+
+    def abort(self, uid: int) -> None:
+        """Give everything back; nothing that was not committed may be cached."""
+        ...
+
+    def slots(self, uid: int) -> Sequence[int]:
+        """Return the slot of every position extended so far."""
+        ...
+
+    def free_size(self) -> int:
+        """Return the slots that nobody owns."""
         ...
 
 
@@ -171,7 +215,7 @@ class ShowsEngine(EngineTarget, Protocol):
         ...
 
 
-Target = CacheTarget | EngineTarget
+Target = CacheTarget | ManagerTarget | EngineTarget
 MakeTarget = Callable[[Json], Any]
 """Builds a target from a program's configuration."""
 
