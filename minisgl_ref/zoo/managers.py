@@ -190,16 +190,6 @@ ROWS = (
         sentence="A row that is handed out stays in the list of free rows.",
     ),
     Fault(
-        name="row_width_rounded_down",
-        edits=(
-            Edit(TABLE, "align_up(max_seq_len, page_size)", "max_seq_len // page_size * page_size"),
-            Edit(TABLE, "from minisgl_spec.units import align_up\n", ""),
-        ),
-        rule="steps_complete",
-        undoes="VL-19",
-        sentence="A row has room for the whole pages of the longest sequence, not for its last, partial one.",
-    ),
-    Fault(
         name="row_is_mapped_a_page_early",
         edits=(
             Edit(

@@ -40,19 +40,6 @@ ADMISSION = (
         sentence="A request that is refused after its prefix was locked leaves the lock behind.",
     ),
     Fault(
-        name="prefix_is_not_locked",
-        edits=(
-            Edit(
-                PREFILL,
-                "        self._cache.lock(handle)\n        if need > self._cache.available_pages:\n",
-                "        if need > self._cache.available_pages:\n",
-            ),
-        ),
-        rule="handle_is_locked",
-        undoes="family 4: lock and unlock differ",
-        sentence="A request is admitted with a handle that nobody has locked.",
-    ),
-    Fault(
         name="row_is_taken_before_the_refusal",
         edits=(
             Edit(

@@ -47,20 +47,6 @@ ORDERS = (
         sentence="An event happens before the last item that was handed over has run.",
     ),
     Fault(
-        name="host_wait_ignores_the_other_stream",
-        edits=(
-            Edit(
-                STREAM,
-                "            for earlier in self._waits[stream].get(self._done[stream], ()):\n"
-                "                self.synchronize(earlier)\n",
-                "",
-            ),
-        ),
-        rule="reads_hold_their_prefix",
-        undoes="TR-1",
-        sentence="The host's wait runs a batch although what the batch waits for has not run.",
-    ),
-    Fault(
         name="staging_is_shared",
         edits=(
             Edit(

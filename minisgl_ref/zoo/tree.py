@@ -127,20 +127,6 @@ LOCKS = (
         level=CACHE,
     ),
     Fault(
-        name="lock_of_a_node_that_is_gone",
-        edits=(
-            Edit(
-                RADIX,
-                "if handle.is_locked or handle.cache is not self or not handle.node.in_tree:",
-                "if handle.is_locked or handle.cache is not self:",
-            ),
-        ),
-        rule="mistakes_are_refused",
-        undoes="family 7: state kept across a failed attempt",
-        sentence="A handle whose node was evicted can be locked: nothing is protected.",
-        level=CACHE,
-    ),
-    Fault(
         name="lock_counts_protected_pages_again",
         edits=(
             Edit(
@@ -547,14 +533,6 @@ RESETS = (
         rule="mistakes_are_refused",
         undoes="L17",
         sentence="A reset does not ask whether a handle is locked.",
-        level=CACHE,
-    ),
-    Fault(
-        name="reset_nodes_say_they_are_cached",
-        edits=(Edit(RADIX, "node.in_tree = node is self._root", "node.in_tree = True"),),
-        rule="ref_count_counts_handles",
-        undoes="family 2: free is not forgotten",
-        sentence="A handle from before a reset can be locked.",
         level=CACHE,
     ),
 )
