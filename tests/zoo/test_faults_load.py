@@ -55,6 +55,7 @@ def test_every_fault_says_what_it_is(name: str) -> None:
     assert fault.undoes
     assert fault.level in (CACHE, ENGINE)
     assert set(fault.judges) <= set(JUDGES)
+    assert len(fault.judges) >= 2 or fault.why.endswith(".")
 
 
 @pytest.mark.slow
