@@ -293,6 +293,7 @@ def _throughput(tell: Callable[[str], None], level: str, examples: int) -> dict[
     """Run the swarm on our engine, its own checks off; tell what driver, engine and judges do a second."""
     from minisgl_conformance.adapters.zoo import make_right
 
+    run_fuzz(make_right(level), level, seed=1, examples=1, driver=DriverName.SWARM.value)  # imports
     began = process_time()
     summary = run_fuzz(make_right(level), level, seed=1, examples=examples, driver=DriverName.SWARM.value)
     summary.seconds = process_time() - began  # of one thread that never waits: neighbours count little
