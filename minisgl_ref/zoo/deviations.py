@@ -11,6 +11,7 @@ Chapter: spec/deviations.md
 from __future__ import annotations
 
 from minisgl_ref.zoo.fault import Edit, Fault
+from minisgl_spec.invariants import CONTENT, OWNERSHIP, STRUCTURE
 
 SCHEDULER = "minisgl_ref.scheduler.scheduler"
 PREFILL = "minisgl_ref.scheduler.prefill"
@@ -89,6 +90,7 @@ NO_ROW_REWRITE = Fault(
     rule="page_table_follows_handle",
     undoes="deviation 1, MS-11 and L1",
     sentence="An unfinished request's duplicate pages are freed while its row goes on naming them.",
+    judges=(OWNERSHIP, CONTENT),
 )
 
 ABORT_IN_FINAL_PREFILL = Fault(
@@ -112,6 +114,7 @@ ABORT_IN_FINAL_PREFILL = Fault(
     rule="in_flight_requests_are_held",
     undoes="deviation 2, L2",
     sentence="An abort releases a request whose final prefill is in flight; its result caches it again.",
+    judges=(OWNERSHIP, CONTENT),
 )
 
 ABORT_AS_DECODE_FINISHES = Fault(
@@ -120,6 +123,7 @@ ABORT_AS_DECODE_FINISHES = Fault(
     rule="in_flight_requests_are_held",
     undoes="deviation 3, MS-13 and L3",
     sentence="An abort releases a request whose decode is in flight; its last result releases it again.",
+    judges=(OWNERSHIP, CONTENT),
 )
 
 REPLY_AFTER_THE_END = Fault(
@@ -143,6 +147,7 @@ REPLY_AFTER_THE_END = Fault(
     rule="replied_once",
     undoes="deviation 4, MS-22 and L4",
     sentence="The token of a step that was in flight when its request ended is delivered after the end.",
+    why="It shows in the replies: every state behind them is a right one.",
 )
 
 RELEASE_IN_FLIGHT = Fault(
@@ -176,6 +181,7 @@ RELEASE_IN_FLIGHT = Fault(
     rule="in_flight_requests_are_held",
     undoes="deviation 5, MS-22 and L5",
     sentence="Row and pages of a request that has ended are given back though a batch in flight holds it.",
+    judges=(OWNERSHIP, CONTENT),
 )
 
 ADMISSION_COUNTS_TOKENS = Fault(
@@ -222,6 +228,8 @@ ADMISSION_COUNTS_TOKENS = Fault(
     rule="admitted_requests_fit",
     undoes="deviation 6, L6",
     sentence="Admission adds up tokens, allocation rounds every request up to whole pages.",
+    judges=(OWNERSHIP,),
+    why="Too much is promised; what is there is well formed, and slots hold their tokens.",
 )
 
 ROW_WIDTH_OF_32 = Fault(
@@ -258,6 +266,7 @@ ROW_WIDTH_OF_32 = Fault(
     rule="rows_are_wide_enough",
     undoes="deviation 7, L7",
     sentence="A row is a multiple of 32 wide, not of page_size: the last page is written past its end.",
+    judges=(STRUCTURE, OWNERSHIP),
 )
 
 END_FROM_THE_NEXT_STEP = Fault(
@@ -287,6 +296,7 @@ END_FROM_THE_NEXT_STEP = Fault(
     rule="ends_with_its_last_token",
     undoes="deviation 8, L8",
     sentence="Whether a request has ended is read off its lengths after the next step was launched.",
+    why="It shows in the replies: every state behind them is a right one.",
 )
 
 UNDOS: dict[int, Fault] = {

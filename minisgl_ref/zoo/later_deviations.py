@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from minisgl_ref.zoo import managers, tree
 from minisgl_ref.zoo.fault import Edit, Fault
+from minisgl_spec.invariants import CONTENT, OWNERSHIP, STRUCTURE
 
 SCHEDULER = "minisgl_ref.scheduler.scheduler"
 CACHE_MANAGER = "minisgl_ref.scheduler.cache"
@@ -30,6 +31,8 @@ BAD_INPUT_IS_ACCEPTED = Fault(
     rule="mistakes_are_refused",
     undoes="deviation 9, L9",
     sentence="An empty prompt or a max_tokens below 1 is accepted, and the scheduler dies of it.",
+    judges=(STRUCTURE,),
+    why="What was accepted breaks counts or lengths; pages keep one owner and slots their tokens.",
 )
 
 TOO_LONG_IS_DROPPED = Fault(
@@ -48,6 +51,7 @@ TOO_LONG_IS_DROPPED = Fault(
     rule="mistakes_are_refused",
     undoes="deviation 10, L10",
     sentence="A prompt that is too long is accepted and dropped: nobody ever answers.",
+    why="It shows in an answer: accepting the call leaves every state well formed.",
 )
 
 CLAMPED_FOR_EVERYBODY = Fault(
@@ -68,6 +72,7 @@ CLAMPED_FOR_EVERYBODY = Fault(
     rule="ends_with_its_last_token",
     undoes="deviation 11, L11",
     sentence="Clamping changes the parameters that all later prompts share: one long prompt shortens them.",
+    why="It shows in the replies: every state behind them is a right one.",
 )
 
 SUMS_ARE_ALL_THAT_IS_CHECKED = Fault(
@@ -85,6 +90,7 @@ SUMS_ARE_ALL_THAT_IS_CHECKED = Fault(
     rule="pages_partitioned",
     undoes="deviation 13, MS-16 and L14",
     sentence="The tree's page is given back for its duplicate: sums stay right, and only they are checked.",
+    judges=(OWNERSHIP, CONTENT),
 )
 
 DUPLICATE_UID_IS_ACCEPTED = Fault(
@@ -99,6 +105,8 @@ DUPLICATE_UID_IS_ACCEPTED = Fault(
     rule="mistakes_are_refused",
     undoes="deviation 16, VL-18 and L22",
     sentence="A second request under the uid of a live one takes its place in every map.",
+    judges=(OWNERSHIP,),
+    why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
 )
 
 UNDOS: dict[int, Fault] = {

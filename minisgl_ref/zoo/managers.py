@@ -8,6 +8,7 @@ Nothing here is right. Chapter: spec/01-pages-and-slots.md, spec/06-decode-and-r
 from __future__ import annotations
 
 from minisgl_ref.zoo.fault import Edit, Fault
+from minisgl_spec.invariants import CONTENT, OWNERSHIP, STRUCTURE
 
 CACHE_MANAGER = "minisgl_ref.scheduler.cache"
 TABLE = "minisgl_ref.scheduler.table"
@@ -20,6 +21,7 @@ PAGES = (
         rule="lengths_ordered",
         undoes="VL-1, NV-3 and HF-2; section 2, match whole prompt",
         sentence="A prompt that is cached whole is matched whole: no token is left to compute.",
+        judges=(STRUCTURE, CONTENT),
     ),
     Fault(
         name="one_token_prompt_is_refused",
@@ -27,6 +29,8 @@ PAGES = (
         rule="steps_complete",
         undoes="LL-1",
         sentence="A prompt of one token has an empty key without its last token, and that is an error.",
+        judges=(OWNERSHIP,),
+        why="It raises with a row taken; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="key_of_two_bits_per_token",
@@ -45,19 +49,8 @@ PAGES = (
         rule="slots_hold_their_tokens",
         undoes="VL-10",
         sentence="A key keeps the low bits of each token: different prompts share their KV.",
-    ),
-    Fault(
-        name="empty_handle_is_not_locked",
-        edits=(
-            Edit(
-                CACHE_MANAGER,
-                "        self.prefix_cache.lock(handle)\n",
-                "        if handle.prefix_len:\n            self.prefix_cache.lock(handle)\n",
-            ),
-        ),
-        rule="handle_is_locked",
-        undoes="TG-3",
-        sentence="A handle of nothing is not locked, but every handle is unlocked.",
+        judges=(CONTENT,),
+        why="The tree is well formed for the keys it was given; they are not the tokens.",
     ),
     Fault(
         name="eviction_is_asked_for_in_pages",
@@ -71,6 +64,8 @@ PAGES = (
         rule="pages_partitioned",
         undoes="MS-5",
         sentence="Eviction is asked for a number of pages where it expects slots, and frees too little.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="surplus_of_an_eviction_is_lost",
@@ -80,6 +75,8 @@ PAGES = (
         rule="pages_partitioned",
         undoes="LM-1",
         sentence="Of the pages an eviction returned only those that were missing become free.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="surplus_of_an_eviction_is_freed_twice",
@@ -94,6 +91,7 @@ PAGES = (
         rule="pages_partitioned",
         undoes="FT-1",
         sentence="Pages that an eviction returned beyond what was missing enter the free list twice.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="page_of_an_eviction_stays_free",
@@ -108,6 +106,7 @@ PAGES = (
         rule="pages_partitioned",
         undoes="family 1: two owners",
         sentence="The page an eviction was needed for is handed out and stays in the free list.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="available_counts_protected_pages",
@@ -123,6 +122,8 @@ PAGES = (
         rule="admitted_requests_fit",
         undoes="family 6: estimate and allocation differ",
         sentence="What running requests have locked counts as available.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="available_counts_slots_as_pages",
@@ -136,6 +137,8 @@ PAGES = (
         rule="admitted_requests_fit",
         undoes="family 5: pages against tokens",
         sentence="evictable_size, in slots, is added to a number of pages.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="available_leaves_out_the_cache",
@@ -149,6 +152,7 @@ PAGES = (
         rule="requests_finish",
         undoes="VL-26",
         sentence="What could be evicted does not count as available: a full cache admits nobody, for ever.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="frees_of_a_batch_count_twice",
@@ -162,6 +166,7 @@ PAGES = (
         rule="pages_partitioned",
         undoes="ML-2",
         sentence="Pages given back while a batch is processed become free at once, and again at its end.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="last_free_of_a_batch_is_lost",
@@ -171,6 +176,8 @@ PAGES = (
         rule="pages_partitioned",
         undoes="family 1: one release that is complete",
         sentence="Of the pages given back while a batch is processed only four become free.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="reset_loses_its_pages",
@@ -184,6 +191,8 @@ PAGES = (
         rule="pages_partitioned",
         undoes="SG-20",
         sentence="A reset forgets the cached prefixes and gives nobody their pages.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
 )
 
@@ -194,6 +203,8 @@ ROWS = (
         rule="rows_partitioned",
         undoes="SG-38",
         sentence="A released request's pages become free, its row does not.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="row_stays_free_when_taken",
@@ -201,16 +212,7 @@ ROWS = (
         rule="rows_partitioned",
         undoes="family 1: two owners",
         sentence="A row that is handed out stays in the list of free rows.",
-    ),
-    Fault(
-        name="row_width_rounded_down",
-        edits=(
-            Edit(TABLE, "align_up(max_seq_len, page_size)", "max_seq_len // page_size * page_size"),
-            Edit(TABLE, "from minisgl_spec.units import align_up\n", ""),
-        ),
-        rule="steps_complete",
-        undoes="VL-19",
-        sentence="A row has room for the whole pages of the longest sequence, not for its last, partial one.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="row_is_mapped_a_page_early",
@@ -225,6 +227,8 @@ ROWS = (
         rule="reads_hold_their_prefix",
         undoes="family 5: pages against tokens",
         sentence="Pages taken later are written over the row's last page instead of behind it.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="slots_are_eight_bits_wide",
@@ -238,6 +242,8 @@ ROWS = (
         rule="slots_hold_their_tokens",
         undoes="VL-24",
         sentence="The slots of a page are computed in a type that is too narrow for a large pool.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="last_token_of_a_chunk_is_not_written",
@@ -251,6 +257,8 @@ ROWS = (
         rule="reads_hold_their_prefix",
         undoes="family 5: one too few",
         sentence="The last token of what is written to a row is left out.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
 )
 
@@ -269,15 +277,7 @@ DECODING = (
         undoes="deviation 12, MS-14 and L12",
         sentence="A decode batch is ordered by a number that has nothing to do with admission, as a set is.",
         is_exact=True,
-    ),
-    Fault(
-        name="ended_request_goes_on_decoding",
-        edits=(
-            Edit(DECODE, "        self.running.pop(req.uid, None)\n", "        self.running.get(req.uid)\n"),
-        ),
-        rule="replied_once",
-        undoes="VL-13",
-        sentence="A request that has ended stays among those that decode.",
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
     Fault(
         name="last_token_is_never_launched",
@@ -285,6 +285,7 @@ DECODING = (
         rule="requests_finish",
         undoes="VL-12",
         sentence="A request with one token left to generate is skipped, in every step.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="decode_beyond_the_last_token",
@@ -292,6 +293,8 @@ DECODING = (
         rule="mapped_pages_cover_lengths",
         undoes="SG-14",
         sentence="The overlap loop launches a step, and takes a page, for a token that no request may have.",
+        judges=(STRUCTURE,),
+        why="A length is wrong; pages keep one owner and slots their tokens.",
     ),
 )
 

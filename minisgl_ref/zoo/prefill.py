@@ -6,6 +6,7 @@ Nothing here is right. Chapter: spec/05-prefill-and-chunking.md
 from __future__ import annotations
 
 from minisgl_ref.zoo.fault import Edit, Fault
+from minisgl_spec.invariants import CONTENT, OWNERSHIP, STRUCTURE
 
 PREFILL = "minisgl_ref.scheduler.prefill"
 CORE = "minisgl_ref.core"
@@ -25,6 +26,8 @@ ADMISSION = (
         rule="admitted_requests_fit",
         undoes="family 6: estimate and allocation differ; section 2, no re-check after lock",
         sentence="The matched prefix counts as available before it is locked, and nobody counts again after.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="refused_after_the_lock_stays_locked",
@@ -38,19 +41,8 @@ ADMISSION = (
         rule="nothing_left_at_idle",
         undoes="L20",
         sentence="A request that is refused after its prefix was locked leaves the lock behind.",
-    ),
-    Fault(
-        name="prefix_is_not_locked",
-        edits=(
-            Edit(
-                PREFILL,
-                "        self._cache.lock(handle)\n        if need > self._cache.available_pages:\n",
-                "        if need > self._cache.available_pages:\n",
-            ),
-        ),
-        rule="handle_is_locked",
-        undoes="family 4: lock and unlock differ",
-        sentence="A request is admitted with a handle that nobody has locked.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="row_is_taken_before_the_refusal",
@@ -69,6 +61,8 @@ ADMISSION = (
         rule="rows_partitioned",
         undoes="SG-32",
         sentence="A row is taken before it is certain that the request is admitted, and not given back.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="match_is_kept_over_a_refusal",
@@ -87,6 +81,7 @@ ADMISSION = (
         rule="steps_complete",
         undoes="NV-1",
         sentence="A request that was refused is admitted later with its old handle, whose node may be gone.",
+        why="It raises before a state is wrong.",
     ),
     Fault(
         name="admitted_requests_are_not_added_up",
@@ -96,6 +91,8 @@ ADMISSION = (
         rule="admitted_requests_fit",
         undoes="family 6: estimate and allocation differ; section 2, reserved_size not advanced",
         sentence="Each request of a pass is admitted as if it were the only one.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="prefix_is_subtracted_twice",
@@ -109,6 +106,8 @@ ADMISSION = (
         rule="admitted_requests_fit",
         undoes="TR-4 and VL-20",
         sentence="What is cached of a prompt lowers its need twice.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="prefix_is_not_subtracted",
@@ -116,6 +115,7 @@ ADMISSION = (
         rule="requests_finish",
         undoes="LD-5",
         sentence="A request must find room for pages that it has already, and starves beside its prefix.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="pool_may_not_be_filled",
@@ -129,6 +129,7 @@ ADMISSION = (
         rule="requests_finish",
         undoes="SG-27",
         sentence="A request that needs the whole pool is accepted by submit and never admitted.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="last_token_counts_as_stored",
@@ -142,14 +143,15 @@ ADMISSION = (
         rule="requests_finish",
         undoes="SG-27",
         sentence="Admission counts a page for a token that is never stored; submit does not.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="newest_request_first",
         edits=(Edit(PREFILL, "        self.waiting.append(req)\n", "        self.waiting.insert(0, req)\n"),),
-        rule="agrees_with_oracle",
+        rule="requests_finish",
         undoes="SG-35",
-        sentence="The newest request is admitted first: under load the oldest waits without bound.",
-        is_exact=True,
+        sentence="The newest request stands before a chunked one that holds the row it waits for.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
 )
 
@@ -167,6 +169,7 @@ CHUNKS = (
         undoes="MS-10",
         sentence="The budget of a step is not lowered by what its requests take of it.",
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
     Fault(
         name="budget_may_be_empty",
@@ -174,6 +177,8 @@ CHUNKS = (
         rule="lengths_ordered",
         undoes="SG-28",
         sentence="A request joins a batch with nothing left of the budget, and computes nothing.",
+        judges=(STRUCTURE,),
+        why="A length is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="chunked_request_is_forgotten",
@@ -187,6 +192,7 @@ CHUNKS = (
         rule="requests_finish",
         undoes="SG-31",
         sentence="A prompt that was computed in part leaves the line, and nobody goes on with it.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="chunk_goes_to_the_end_of_the_line",
@@ -201,6 +207,7 @@ CHUNKS = (
         undoes="section 2, chunk requeued at the tail",
         sentence="A prompt that was computed in part waits behind everybody, holding its pages.",
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
     Fault(
         name="chunk_starts_at_the_handle_again",
@@ -215,19 +222,25 @@ CHUNKS = (
         rule="requests_finish",
         undoes="LD-1",
         sentence="Every chunk of a prompt starts where the cached prefix ended.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
-        name="chunk_is_admitted_again",
+        name="chunk_takes_another_row",
         edits=(
             Edit(
                 PREFILL,
-                "            if req.handle is None:\n",
-                "            if req.handle is None or req.row >= 0:\n",
+                "                admitted.append(req)\n",
+                "                admitted.append(req)\n"
+                "            elif self._table.free_rows:\n"
+                "                req.row = self._table.allocate()\n"
+                "                self._engine.write_pages(req.row, 0, req.pages)\n",
             ),
         ),
-        rule="released_once",
+        rule="rows_partitioned",
         undoes="SG-8",
-        sentence="A prompt that goes on is initialised again, without a release of what it held.",
+        sentence="A prompt that goes on is initialised again, without a release of the row it held.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="chunk_is_written_where_the_first_was",
@@ -241,6 +254,8 @@ CHUNKS = (
         rule="reads_hold_their_prefix",
         undoes="VL-22",
         sentence="The tokens of a later chunk are put where the first chunk's were.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="prefill_starts_at_zero",
@@ -251,10 +266,16 @@ CHUNKS = (
                 "        req.admitted_len = req.written_len = handle.prefix_len\n"
                 "        req.cached_len = 0\n",
             ),
+            Edit(
+                "minisgl_ref.scheduler.scheduler",
+                "counts = [div_ceil(req.device_len, page_size) - len(req.pages) for req in reqs]",
+                "counts = [max(0, div_ceil(req.device_len, page_size) - len(req.pages)) for req in reqs]",
+            ),
         ),
         rule="writes_are_private",
         undoes="FX-1",
         sentence="A request that was given a cached prefix computes it again, into the tree's pages.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="cached_pages_are_not_mapped",
@@ -268,6 +289,8 @@ CHUNKS = (
         rule="reads_hold_their_prefix",
         undoes="section 2, cached pages not copied into row",
         sentence="The host knows the pages of a cached prefix; the row on the device is not told.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
 )
 

@@ -6,6 +6,7 @@ Nothing here is right. Chapter: spec/04-requests.md, spec/06-decode-and-release.
 from __future__ import annotations
 
 from minisgl_ref.zoo.fault import Edit, Fault
+from minisgl_spec.invariants import CONTENT, OWNERSHIP, STRUCTURE
 
 SCHEDULER = "minisgl_ref.scheduler.scheduler"
 CORE = "minisgl_ref.core"
@@ -15,12 +16,16 @@ SUBMISSION = (
         name="limit_is_rounded_up",
         edits=(
             Edit(
-                SCHEDULER, "self.max_seq_len = max_seq_len", "self.max_seq_len = -(-max_seq_len // 32) * 32"
+                SCHEDULER,
+                "        if len(ids) >= self.max_seq_len:\n",
+                "        if len(ids) >= -(-self.max_seq_len // 32) * 32:\n",
             ),
         ),
         rule="mistakes_are_refused",
         undoes="MS-6",
-        sentence="The longest sequence is rounded up to a multiple of 32 and used as the limit of admission.",
+        sentence="The longest sequence is rounded up to a multiple of 32 and used as the limit of a prompt.",
+        judges=(STRUCTURE,),
+        why="What was accepted breaks counts or lengths; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="outputs_need_no_pages",
@@ -34,15 +39,21 @@ SUBMISSION = (
         rule="mistakes_are_refused",
         undoes="SG-40",
         sentence="Only the prompt is held against the pool, not what will be generated behind it.",
+        why="It shows in an answer: accepting the call leaves every state well formed.",
     ),
     Fault(
         name="max_tokens_is_not_clamped",
         edits=(
-            Edit(SCHEDULER, "return min(max_tokens, self.max_seq_len - prompt_len)", "return max_tokens"),
+            Edit(
+                SCHEDULER,
+                "            max_tokens=self._clamped(len(ids), params.max_tokens),\n",
+                "            max_tokens=params.max_tokens,\n",
+            ),
         ),
-        rule="mistakes_are_refused",
+        rule="ends_with_its_last_token",
         undoes="VL-19",
         sentence="max_tokens is not cut to what is left of the longest sequence.",
+        why="It shows in the replies: every state behind them is a right one.",
     ),
     Fault(
         name="not_a_number_is_a_temperature",
@@ -56,6 +67,7 @@ SUBMISSION = (
         rule="mistakes_are_refused",
         undoes="family: bad input",
         sentence="A temperature that is no number is accepted, because it is not below 0.",
+        why="It shows in an answer: accepting the call leaves every state well formed.",
     ),
     Fault(
         name="token_outside_the_vocabulary",
@@ -63,6 +75,7 @@ SUBMISSION = (
         rule="mistakes_are_refused",
         undoes="family: bad input",
         sentence="The token vocab_size, and negative ones, are accepted.",
+        why="It shows in an answer: accepting the call leaves every state well formed.",
     ),
     Fault(
         name="stop_tokens_go_with_eos",
@@ -83,6 +96,7 @@ SUBMISSION = (
         rule="ends_with_its_last_token",
         undoes="family: finishing",
         sentence="Whoever ignores EOS loses the stop tokens as well.",
+        why="It shows in the replies: every state behind them is a right one.",
     ),
 )
 
@@ -100,6 +114,7 @@ ABORTS = (
         rule="mistakes_are_refused",
         undoes="SG-39",
         sentence="An abort of an unknown uid ends the oldest request.",
+        why="It shows in an answer: accepting the call leaves every state well formed.",
     ),
     Fault(
         name="abort_of_an_ended_request",
@@ -107,6 +122,7 @@ ABORTS = (
         rule="mistakes_are_refused",
         undoes="family 1: two owners",
         sentence="A request that has ended and is still in flight can be aborted: a second terminal reply.",
+        why="It shows in an answer: accepting the call leaves every state well formed.",
     ),
     Fault(
         name="abort_is_not_answered",
@@ -116,19 +132,7 @@ ABORTS = (
         rule="requests_finish",
         undoes="SG-39",
         sentence="An abort releases everything and tells nobody.",
-    ),
-    Fault(
-        name="aborted_request_stays_in_line",
-        edits=(
-            Edit(
-                SCHEDULER,
-                "        if req in self.prefill.waiting:\n            self.prefill.remove(req)\n",
-                "",
-            ),
-        ),
-        rule="replied_once",
-        undoes="family: aborts",
-        sentence="An aborted request that was waiting is admitted all the same.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
     Fault(
         name="aborted_chunk_keeps_its_pages",
@@ -143,6 +147,8 @@ ABORTS = (
         rule="nothing_left_at_idle",
         undoes="SG-10",
         sentence="An abort between two chunks of a prompt forgets the request and releases nothing.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="chunk_in_flight_is_released",
@@ -156,6 +162,8 @@ ABORTS = (
         rule="in_flight_requests_are_held",
         undoes="SG-11 and SG-37",
         sentence="An abort releases a request whose chunk is in flight.",
+        judges=(OWNERSHIP,),
+        why="What a batch in flight holds is given back; nobody is given it before it is processed.",
     ),
     Fault(
         name="aborted_chunk_in_flight_is_never_released",
@@ -171,6 +179,7 @@ ABORTS = (
         rule="requests_finish",
         undoes="VL-16",
         sentence="A request aborted with a chunk in flight waits for a result that brings no token.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
 )
 
@@ -185,6 +194,8 @@ CACHING = (
         rule="reads_hold_their_prefix",
         undoes="MS-23",
         sentence="Duplicates are replaced in the host's list; the device goes on reading the freed pages.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="new_handle_is_not_locked",
@@ -192,6 +203,7 @@ CACHING = (
         rule="handle_is_locked",
         undoes="family 4: lock and unlock differ",
         sentence="After its prompt is cached a request holds a handle that it has not locked.",
+        judges=(STRUCTURE, OWNERSHIP, CONTENT),
     ),
     Fault(
         name="old_handle_stays_locked",
@@ -205,6 +217,8 @@ CACHING = (
         rule="nothing_left_at_idle",
         undoes="LM-3",
         sentence="A request takes a new lock when its prompt is cached and keeps the old one for ever.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="prompt_is_cached_at_launch",
@@ -220,6 +234,7 @@ CACHING = (
         rule="writes_are_private",
         undoes="NV-4 and VL-7",
         sentence="A prompt can be matched as soon as its batch is launched, before anything is computed.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="what_is_in_flight_is_cached",
@@ -233,6 +248,7 @@ CACHING = (
         rule="writes_are_private",
         undoes="TG-2 and SG-15",
         sentence="Positions that a batch in flight has yet to write are cached with the others.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="new_pages_count_as_duplicates",
@@ -248,6 +264,7 @@ CACHING = (
         rule="pages_partitioned",
         undoes="family 2: free is not forgotten",
         sentence="The pages a prompt has just brought into the tree are given back like duplicates.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="chunk_is_sampled",
@@ -257,6 +274,7 @@ CACHING = (
         rule="tokens_are_the_models",
         undoes="MS-7",
         sentence="A chunk that does not end its prompt yields a token.",
+        judges=(OWNERSHIP, CONTENT),
     ),
 )
 
@@ -274,6 +292,7 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="MS-12",
         sentence="A release gives back the half that the tree has just taken, and keeps the duplicates.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="duplicates_are_never_given_back",
@@ -287,6 +306,8 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="section 2, duplicates never freed",
         sentence="A release gives back the tail and loses the duplicates.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="tail_is_never_given_back",
@@ -300,6 +321,8 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="section 2, tail page not freed",
         sentence="A release gives back the duplicates and loses the last, partial page.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="duplicates_start_at_zero",
@@ -313,6 +336,7 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="SG-6",
         sentence="A release gives back the pages of the prefix that the request was lent.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="pages_of_told_tokens_only",
@@ -327,6 +351,8 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="MS-20",
         sentence="A release counts the tokens that were told, and loses the page of one computed beyond.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="row_is_lost_at_the_first_token",
@@ -340,6 +366,8 @@ RELEASE = (
         rule="rows_partitioned",
         undoes="SG-9",
         sentence="A request that ends with its first token gives back its pages and not its row.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="retired_pages_are_given_back_twice",
@@ -353,6 +381,7 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="family 1: two owners",
         sentence="Pages that are given back when their last batch is processed stay on the list.",
+        judges=(OWNERSHIP, CONTENT),
     ),
     Fault(
         name="retired_pages_are_forgotten",
@@ -366,20 +395,8 @@ RELEASE = (
         rule="pages_partitioned",
         undoes="family 1: one release that is complete",
         sentence="Pages that wait for a batch in flight are taken off the list and given to nobody.",
-    ),
-    Fault(
-        name="retired_pages_are_not_awaited",
-        edits=(
-            Edit(
-                SCHEDULER,
-                "        if self.retired and reserved > self.cache.available_pages:\n"
-                "            return None\n",
-                "",
-            ),
-        ),
-        rule="steps_complete",
-        undoes="VL-15",
-        sentence="A step takes pages that were promised and are still retired.",
+        judges=(OWNERSHIP,),
+        why="Pages or rows have the wrong owner; the tree is well formed and slots hold their tokens.",
     ),
     Fault(
         name="uid_is_never_free_again",
@@ -387,12 +404,13 @@ RELEASE = (
             Edit(
                 SCHEDULER,
                 "        del self.requests[req.uid], self.admitted[req.uid]\n",
-                "        del self.admitted[req.uid]\n",
+                "        del self.admitted[req.uid]\n        req.phase = RETIRED\n",
             ),
         ),
         rule="requests_finish",
         undoes="L13",
         sentence="A released request stays in the map of requests: the engine never comes to rest.",
+        why="Every state is a right one; only nothing happens any more.",
     ),
 )
 
@@ -403,6 +421,8 @@ STEPS = (
         rule="admitted_requests_fit",
         undoes="family 6: estimate and allocation differ; section 2, decode reservation ignored",
         sentence="New requests are admitted into pages that running ones will need.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="chunked_requests_reserve_nothing",
@@ -416,6 +436,8 @@ STEPS = (
         rule="admitted_requests_fit",
         undoes="SG-28",
         sentence="New requests are admitted into pages that the rest of a chunked prompt will need.",
+        judges=(OWNERSHIP,),
+        why="Too much is promised; what is there is well formed, and slots hold their tokens.",
     ),
     Fault(
         name="page_of_the_last_position_is_missing",
@@ -429,28 +451,7 @@ STEPS = (
         rule="mapped_pages_cover_lengths",
         undoes="SJ-3",
         sentence="Allocation rounds down where admission rounds up: the last position has no page.",
-    ),
-    Fault(
-        name="page_ahead_of_its_use",
-        edits=(
-            Edit(
-                SCHEDULER,
-                "counts = [div_ceil(req.device_len, page_size) - len(req.pages) for req in reqs]",
-                "counts = [div_ceil(req.device_len + 1, page_size) - len(req.pages) for req in reqs]",
-            ),
-        ),
-        rule="mapped_pages_cover_lengths",
-        undoes="VL-19",
-        sentence="A page is taken a token early, also behind the last token.",
-    ),
-    Fault(
-        name="newest_batch_is_processed_first",
-        edits=(
-            Edit(SCHEDULER, "self._process(*self.in_flight.pop(0))", "self._process(*self.in_flight.pop())"),
-        ),
-        rule="tokens_are_the_models",
-        undoes="family: results out of order",
-        sentence="Of two batches in flight the later one is processed first.",
+        judges=(STRUCTURE, CONTENT),
     ),
     Fault(
         name="first_token_does_not_stop",
@@ -465,6 +466,7 @@ STEPS = (
         rule="ends_with_its_last_token",
         undoes="family: finishing",
         sentence="A stop token ends a request unless it is the first output.",
+        why="It shows in the replies: every state behind them is a right one.",
     ),
     Fault(
         name="ends_a_token_late",
@@ -478,6 +480,7 @@ STEPS = (
         rule="ends_with_its_last_token",
         undoes="family: finishing",
         sentence="A request ends when it has more than max_tokens outputs.",
+        why="It shows in the replies: every state behind them is a right one.",
     ),
     Fault(
         name="last_token_is_not_told",
@@ -492,6 +495,7 @@ STEPS = (
         rule="replied_once",
         undoes="MS-10",
         sentence="The terminal reply brings no token: finished is taken for nothing new.",
+        why="It shows in the replies: every state behind them is a right one.",
     ),
     Fault(
         name="cached_len_of_now",
@@ -506,6 +510,7 @@ STEPS = (
         undoes="VL-25",
         sentence="A reply counts what a request computed itself as found in the cache.",
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
 )
 

@@ -9,6 +9,7 @@ Nothing here is right. Chapter: spec/07-overlap.md#streams, spec/08-numerics.md
 from __future__ import annotations
 
 from minisgl_ref.zoo.fault import Edit, Fault
+from minisgl_spec.invariants import CONTENT
 
 STREAM = "minisgl_ref.engine.stream"
 ENGINE = "minisgl_ref.engine.engine"
@@ -29,6 +30,8 @@ ORDERS = (
         rule="reads_hold_their_prefix",
         undoes="TR-1",
         sentence="A batch may run before the table writes that it depends on.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="result_is_not_awaited",
@@ -36,6 +39,7 @@ ORDERS = (
         rule="steps_complete",
         undoes="family: missing order",
         sentence="The host reads a batch's tokens without waiting for them.",
+        why="It raises before a state is wrong.",
     ),
     Fault(
         name="event_happens_an_item_early",
@@ -45,33 +49,8 @@ ORDERS = (
         rule="steps_complete",
         undoes="family: missing order",
         sentence="An event happens before the last item that was handed over has run.",
-    ),
-    Fault(
-        name="host_wait_ignores_the_other_stream",
-        edits=(
-            Edit(
-                STREAM,
-                "            for earlier in self._waits[stream].get(self._done[stream], ()):\n"
-                "                self.synchronize(earlier)\n",
-                "",
-            ),
-        ),
-        rule="reads_hold_their_prefix",
-        undoes="TR-1",
-        sentence="The host's wait runs a batch although what the batch waits for has not run.",
-    ),
-    Fault(
-        name="wait_orders_the_item_after_next",
-        edits=(
-            Edit(
-                STREAM,
-                "self._waits[stream].setdefault(self._handed[stream], []).append(event)",
-                "self._waits[stream].setdefault(self._handed[stream] + 1, []).append(event)",
-            ),
-        ),
-        rule="reads_hold_their_prefix",
-        undoes="family: missing order",
-        sentence="A wait holds back the item after the one it was meant for.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="staging_is_shared",
@@ -86,6 +65,8 @@ ORDERS = (
         rule="reads_hold_their_prefix",
         undoes="MS-15",
         sentence="A batch's lengths lie in a buffer that the next launch overwrites while this one waits.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="result_is_shared",
@@ -99,6 +80,8 @@ ORDERS = (
         rule="tokens_are_the_models",
         undoes="SJ-1",
         sentence="There is one place for results: a later batch's tokens replace those that nobody has read.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
 )
 
@@ -115,6 +98,8 @@ BATCHES = (
         rule="reads_hold_their_prefix",
         undoes="MS-7",
         sentence="A chunk writes the token it sampled where the next chunk's first token belongs.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="sample_is_written_a_position_early",
@@ -128,6 +113,8 @@ BATCHES = (
         rule="reads_hold_their_prefix",
         undoes="NV-10",
         sentence="A sampled token overwrites the token it follows.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="one_key_too_many",
@@ -141,6 +128,8 @@ BATCHES = (
         rule="digest_is_the_models",
         undoes="NV-2",
         sentence="Attention is told a length that is one more than what was written.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="tokens_of_a_batch_change_places",
@@ -154,6 +143,8 @@ BATCHES = (
         rule="tokens_are_the_models",
         undoes="MS-17",
         sentence="In a batch of several requests each is given its neighbour's token.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="one_sampling_for_the_batch",
@@ -169,6 +160,8 @@ BATCHES = (
         rule="tokens_are_the_models",
         undoes="L19",
         sentence="Whoever shares a batch with a sampled request is sampled like it, greedy or not.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="random_numbers_by_the_batch",
@@ -182,6 +175,8 @@ BATCHES = (
         rule="tokens_are_the_models",
         undoes="MS-18",
         sentence="The random number of an output depends on when it is computed.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="values_do_not_follow_keys",
@@ -195,6 +190,8 @@ BATCHES = (
         rule="digest_is_the_models",
         undoes="SG-26",
         sentence="K is stored where it belongs, and in the place of V as well.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
     Fault(
         name="warm_is_not_cold",
@@ -208,6 +205,8 @@ BATCHES = (
         rule="digest_is_the_models",
         undoes="SG-36",
         sentence="The sum over what is visible depends on how much of it was cached.",
+        judges=(CONTENT,),
+        why="Only the device is wrong: what the host shows is well formed, and owned once.",
     ),
 )
 

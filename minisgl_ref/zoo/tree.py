@@ -9,6 +9,7 @@ Nothing here is right. Chapter: spec/02-radix-tree.md, spec/03-locks-and-evictio
 from __future__ import annotations
 
 from minisgl_ref.zoo.fault import CACHE, Edit, Fault
+from minisgl_spec.invariants import CONTENT, OWNERSHIP, STRUCTURE
 
 RADIX = "minisgl_ref.kvcache.radix_cache"
 BASE = "minisgl_ref.kvcache.base"
@@ -39,6 +40,8 @@ LOCKS = (
         undoes="MS-1",
         sentence="Lock and unlock step to the parent before they count: the handle's node is unprotected.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="handle_names_the_root",
@@ -53,6 +56,8 @@ LOCKS = (
         undoes="MS-2",
         sentence="A match stores the root in its handle, so locking the handle protects nothing.",
         level=CACHE,
+        judges=(CONTENT,),
+        why="Nodes are well formed and own their pages; a handle tells other pages than theirs.",
     ),
     Fault(
         name="unlock_to_zero_is_refused",
@@ -68,6 +73,8 @@ LOCKS = (
         undoes="MS-3",
         sentence="Unlock insists on ref_count > 0 after counting down, though 0 is what evictable means.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="split_forgets_the_lock",
@@ -76,6 +83,7 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="The upper half of a split starts with ref_count 0 though the lower half is locked.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="leaf_inherits_the_lock",
@@ -90,6 +98,7 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="A new leaf takes over its parent's ref_count, and nobody ever takes it back.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="unlock_stops_below_the_root",
@@ -98,6 +107,8 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="Lock counts at the root, unlock does not.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="unlock_of_an_unlocked_handle",
@@ -111,6 +122,8 @@ LOCKS = (
         undoes="SG-18",
         sentence="Unlock does not ask whether its handle was locked, and counts down what nobody counted up.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="What was accepted breaks counts or lengths; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="lock_of_a_locked_handle",
@@ -125,20 +138,8 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="A handle may be locked twice and is unlocked once: what the second lock counted stays.",
         level=CACHE,
-    ),
-    Fault(
-        name="lock_of_a_node_that_is_gone",
-        edits=(
-            Edit(
-                RADIX,
-                "if handle.is_locked or handle.cache is not self or not handle.node.in_tree:",
-                "if handle.is_locked or handle.cache is not self:",
-            ),
-        ),
-        rule="mistakes_are_refused",
-        undoes="family 7: state kept across a failed attempt",
-        sentence="A handle whose node was evicted can be locked: nothing is protected.",
-        level=CACHE,
+        judges=(STRUCTURE,),
+        why="What was accepted breaks counts or lengths; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="lock_counts_protected_pages_again",
@@ -154,6 +155,7 @@ LOCKS = (
         undoes="SG-4",
         sentence="A second lock on a path moves its pages from evictable to protected a second time.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="protected_size_never_falls",
@@ -162,6 +164,8 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="Unlock adds to evictable_size and takes nothing from protected_size.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
 )
 
@@ -172,6 +176,7 @@ MATCHES = (
         rule="keys_page_aligned",
         undoes="SG-17",
         sentence="A handle hands out the node's own list of pages; a request appends private pages to it.",
+        judges=(STRUCTURE, OWNERSHIP, CONTENT),
     ),
     Fault(
         name="path_is_not_reversed",
@@ -180,6 +185,8 @@ MATCHES = (
         undoes="family 3: wrong pages under right tokens",
         sentence="Pages are gathered from the node up to the root and returned in that order.",
         level=CACHE,
+        judges=(CONTENT,),
+        why="Nodes are well formed and own their pages; a handle tells other pages than theirs.",
     ),
     Fault(
         name="handle_names_its_last_node_only",
@@ -188,36 +195,8 @@ MATCHES = (
         undoes="TG-3",
         sentence="A handle returns the pages of its node and leaves out those of the nodes above.",
         level=CACHE,
-    ),
-    Fault(
-        name="part_of_a_page_counts_as_whole",
-        edits=(
-            Edit(
-                RADIX,
-                "num_pages = self._compare(node.key, key[start : start + len(node.key)]) // self.page_size\n",
-                "num_pages = div_ceil(self._compare(node.key, key[start : start + len(node.key)]), "
-                "self.page_size)\n",
-            ),
-        ),
-        rule="match_is_longest",
-        undoes="family 5: pages against tokens",
-        sentence="A page of which only the first tokens agree is matched as a whole.",
-        level=CACHE,
-    ),
-    Fault(
-        name="partial_match_is_a_page_short",
-        edits=(
-            Edit(
-                RADIX,
-                "            return self._split(node, num_pages), start + num_pages * page_bytes\n",
-                "            num_pages = max(1, num_pages - 1)\n"
-                "            return self._split(node, num_pages), start + num_pages * page_bytes\n",
-            ),
-        ),
-        rule="match_is_longest",
-        undoes="family 5: pages against tokens",
-        sentence="A match that ends inside a node leaves out the last page that agrees.",
-        level=CACHE,
+        judges=(CONTENT,),
+        why="Nodes are well formed and own their pages; a handle tells other pages than theirs.",
     ),
     Fault(
         name="only_the_first_page_is_compared",
@@ -232,20 +211,7 @@ MATCHES = (
         undoes="VL-8",
         sentence="A child found by its first page is trusted for the rest of its key.",
         level=CACHE,
-    ),
-    Fault(
-        name="comparison_starts_at_the_end",
-        edits=(
-            Edit(
-                RADIX,
-                'differing = int.from_bytes(a[:length], "little") ^ int.from_bytes(b[:length], "little")',
-                'differing = int.from_bytes(a[:length], "big") ^ int.from_bytes(b[:length], "big")',
-            ),
-        ),
-        rule="match_is_longest",
-        undoes="family 10: a key says less than the content",
-        sentence="Keys are compared from their last byte: what agrees behind a difference is counted.",
-        level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP, CONTENT),
     ),
     Fault(
         name="children_by_their_first_token",
@@ -276,6 +242,7 @@ MATCHES = (
         undoes="family 10: a key says less than the content",
         sentence="A child is found by its first token, whatever the page size: siblings displace each other.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="partly_matched_node_keeps_its_tick",
@@ -296,6 +263,7 @@ MATCHES = (
         sentence="A node that is matched in part is split with its old tick: what was just used goes first.",
         level=CACHE,
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
 )
 
@@ -313,6 +281,7 @@ INSERTS = (
         rule="keys_page_aligned",
         undoes="MS-4",
         sentence="A leaf keeps the list it was given: it changes when the request takes its next page.",
+        judges=(STRUCTURE, OWNERSHIP, CONTENT),
     ),
     Fault(
         name="split_leaves_all_pages_below",
@@ -321,6 +290,7 @@ INSERTS = (
         undoes="family 2: free is not forgotten",
         sentence="The lower half of a split keeps the upper half's pages.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP, CONTENT),
     ),
     Fault(
         name="insertion_counts_what_was_cached",
@@ -335,6 +305,8 @@ INSERTS = (
         undoes="family 6: estimate and allocation differ",
         sentence="evictable_size grows by the whole insertion, the part that was cached before included.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="insertion_counts_the_tail",
@@ -349,6 +321,8 @@ INSERTS = (
         undoes="SG-1",
         sentence="evictable_size grows by the tokens of the key, eviction takes away whole pages.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="insertion_stores_the_first_pages",
@@ -356,6 +330,7 @@ INSERTS = (
         rule="slots_cached_once",
         undoes="VL-3",
         sentence="The new leaf holds the pages of the prefix that was cached already, not those behind it.",
+        judges=(OWNERSHIP, CONTENT),
     ),
 )
 
@@ -371,6 +346,7 @@ EVICTIONS = (
         undoes="LD-6",
         sentence="Eviction takes a leaf that a handle has locked.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="eviction_takes_a_locked_parent",
@@ -395,6 +371,7 @@ EVICTIONS = (
         undoes="family 4: lock and unlock differ; section 2, evicts locked parent",
         sentence="Having taken a node's last child, eviction climbs on to it without asking who locked it.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="parent_is_not_queued_again",
@@ -413,6 +390,8 @@ EVICTIONS = (
         undoes="SG-2",
         sentence="A node that an eviction makes a leaf is never a candidate: the next eviction stops early.",
         level=CACHE,
+        judges=(OWNERSHIP,),
+        why="An eviction gives too little; what stays is well formed and holds its tokens.",
     ),
     Fault(
         name="unlocked_leaf_is_not_queued_again",
@@ -429,6 +408,8 @@ EVICTIONS = (
         undoes="SG-42",
         sentence="A leaf that was skipped while it was locked is no candidate after it is unlocked.",
         level=CACHE,
+        judges=(OWNERSHIP,),
+        why="An eviction gives too little; what stays is well formed and holds its tokens.",
     ),
     Fault(
         name="evicted_leaf_is_not_unlinked",
@@ -437,6 +418,7 @@ EVICTIONS = (
         undoes="VL-5",
         sentence="An evicted leaf stays among its parent's children and is matched again.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP, CONTENT),
     ),
     Fault(
         name="evicted_leaf_still_counts",
@@ -445,6 +427,8 @@ EVICTIONS = (
         undoes="family 6: estimate and allocation differ",
         sentence="Eviction does not lower evictable_size.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="evicted_leaf_says_it_is_cached",
@@ -453,6 +437,7 @@ EVICTIONS = (
         undoes="VL-29",
         sentence="Eviction unlinks a leaf and leaves the leaf's own mark: its stale handle can be locked.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="eviction_takes_inner_nodes",
@@ -465,6 +450,7 @@ EVICTIONS = (
         undoes="TR-5",
         sentence="A node is evicted although it has children: what hangs below it is out of reach.",
         level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
     Fault(
         name="eviction_rounds_down",
@@ -475,6 +461,8 @@ EVICTIONS = (
         undoes="family 5: pages against tokens",
         sentence="Eviction turns the size it is asked for into pages by rounding down.",
         level=CACHE,
+        judges=(OWNERSHIP,),
+        why="An eviction gives too little; what stays is well formed and holds its tokens.",
     ),
     Fault(
         name="eviction_beyond_the_limit_asserts",
@@ -489,6 +477,7 @@ EVICTIONS = (
         undoes="deviation 15, L17",
         sentence="Evicting more than is evictable fails an assertion where an error is promised.",
         level=CACHE,
+        why="It raises before a state is wrong.",
     ),
     Fault(
         name="negative_eviction",
@@ -497,6 +486,7 @@ EVICTIONS = (
         undoes="L17",
         sentence="Evicting a negative size is accepted.",
         level=CACHE,
+        why="It shows in an answer: accepting the call leaves every state well formed.",
     ),
     Fault(
         name="eviction_goes_by_the_first_tick",
@@ -515,6 +505,7 @@ EVICTIONS = (
         sentence="A leaf keeps the place in the queue that it got first, however often it is used.",
         level=CACHE,
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
     Fault(
         name="eviction_takes_the_newest",
@@ -537,6 +528,7 @@ EVICTIONS = (
         sentence="The most recently used leaf goes first.",
         level=CACHE,
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
     Fault(
         name="ties_go_to_the_newer_node",
@@ -558,6 +550,7 @@ EVICTIONS = (
         sentence="Of two leaves used in the same operation, the one an insertion has just made goes first.",
         level=CACHE,
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
     Fault(
         name="eviction_takes_everything",
@@ -573,6 +566,7 @@ EVICTIONS = (
         sentence="The count of what is evicted never ends the loop: one page asked for empties the cache.",
         level=CACHE,
         is_exact=True,
+        why="It is a matter of policy: every state it leads to is a right one.",
     ),
 )
 
@@ -584,6 +578,8 @@ RESETS = (
         undoes="SG-20",
         sentence="A reset drops every node and goes on counting their slots.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="reset_under_a_lock",
@@ -592,29 +588,7 @@ RESETS = (
         undoes="L17",
         sentence="A reset does not ask whether a handle is locked.",
         level=CACHE,
-    ),
-    Fault(
-        name="reset_leaves_its_queue",
-        edits=(
-            Edit(RADIX, "        self._queue.clear()\n        self._queued.clear()\n", ""),
-            Edit(
-                RADIX,
-                "del parent.children[leaf.key[: self._page_bytes]]",
-                "parent.children.pop(leaf.key[: self._page_bytes], None)",
-            ),
-        ),
-        rule="evict_frees_enough",
-        undoes="family 2: free is not forgotten",
-        sentence="After a reset the queue still has its nodes: eviction returns pages that are not cached.",
-        level=CACHE,
-    ),
-    Fault(
-        name="reset_nodes_say_they_are_cached",
-        edits=(Edit(RADIX, "node.in_tree = node is self._root", "node.in_tree = True"),),
-        rule="mistakes_are_refused",
-        undoes="family 2: free is not forgotten",
-        sentence="A handle from before a reset can be locked.",
-        level=CACHE,
+        judges=(STRUCTURE, OWNERSHIP),
     ),
 )
 
@@ -634,6 +608,8 @@ WITHOUT_A_CACHE = (
         undoes="LL-5",
         sentence="With the cache off, an insertion still says that its pages are the cache's now.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A length is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="naive_unlock_does_not_count",
@@ -642,6 +618,8 @@ WITHOUT_A_CACHE = (
         undoes="family 4: lock and unlock differ",
         sentence="With the cache off, unlocking does not count down.",
         level=CACHE,
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="naive_eviction_asserts",
@@ -654,6 +632,7 @@ WITHOUT_A_CACHE = (
         undoes="L17",
         sentence="With the cache off, evicting anything fails an assertion where an error is promised.",
         level=CACHE,
+        why="It raises before a state is wrong.",
     ),
 )
 

@@ -15,11 +15,13 @@ import os
 import random
 import secrets
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from time import process_time
 from typing import Annotated, Any
 
 import typer
@@ -28,10 +30,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from minisgl_conformance import files, targets
-from minisgl_conformance.adapters import oracle, ours
+from minisgl_conformance.adapters import managers, oracle, ours
 from minisgl_conformance.files import first_difference
 from minisgl_conformance.fuzz import Summary, Watch
 from minisgl_conformance.fuzz import fuzz as run_fuzz
+from minisgl_conformance.marks import MARKS
 from minisgl_conformance.report import report
 from minisgl_conformance.repro import write_reproductions
 from minisgl_conformance.runner import Result, run_program
@@ -67,6 +70,7 @@ class LevelName(StrEnum):
     """Which operations to run."""
 
     CACHE = "cache"
+    MANAGER = "manager"
     ENGINE = "engine"
     ALL = "all"
 
@@ -88,8 +92,10 @@ class ModelName(StrEnum):
 
 TARGETS: dict[tuple[str, str], MakeTarget] = {
     ("oracle", targets.CACHE): oracle.OracleCache,
+    ("oracle", targets.MANAGER): managers.OracleManager,
     ("oracle", targets.ENGINE): oracle.OracleEngine,
     ("ours", targets.CACHE): ours.OurCache,
+    ("ours", targets.MANAGER): managers.OurManager,
     ("ours", targets.ENGINE): ours.make_engine,
 }
 
@@ -328,11 +334,16 @@ def bench(
 
 
 def _throughput(tell: Callable[[str], None], level: str, examples: int) -> dict[str, object]:
-    """Fuzz our engine, every check on; tell what Hypothesis, engine and judges do a second together."""
-    summary = run_fuzz(TARGETS["ours", level], level, seed=1, examples=examples)
-    word = "operations" if level == targets.CACHE else "steps"
+    """Run the swarm on our engine, its own checks off; tell what driver, engine and judges do a second."""
+    from minisgl_conformance.adapters.zoo import make_right
+
+    run_fuzz(make_right(level), level, seed=1, examples=1, driver=DriverName.SWARM.value)  # imports
+    began = process_time()
+    summary = run_fuzz(make_right(level), level, seed=1, examples=examples, driver=DriverName.SWARM.value)
+    summary.seconds = process_time() - began  # of one thread that never waits: neighbours count little
+    word = "steps" if level == targets.ENGINE else "operations"
     tell(
-        f"fuzz level {level}: {summary.judged_steps_per_second:.0f} judged {word}/s, all checks on, one core"
+        f"fuzz level {level}: {summary.judged_steps_per_second:.0f} judged {word}/s, every judge on, one core"
     )
     return {
         "level": level,
@@ -412,12 +423,18 @@ def _tell(console: Console, summary: Summary, as_json: bool) -> None:
         f"  operations: {summary.num_operations}, {summary.operations_per_second:.0f} a second",
         f"  judged steps: {summary.num_judged_steps}, {summary.judged_steps_per_second:.0f} a second",
         f"  marks reached: {reached} of {reached + len(summary.missing)}{missing}",
+        *textwrap.wrap(f"  {_counts(summary)}", width=110, subsequent_indent="    "),
         f"  not claimed: {', '.join(summary.not_claimed) or 'nothing'}",
         f"  log hash: {summary.log_hash}",
         f"  findings: {len(summary.findings)}",
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _counts(summary: Summary) -> str:
+    """Return how often each mark was reached."""
+    return ", ".join(f"{name} {summary.marks[name]}" for name in MARKS[summary.level])
 
 
 def _write_findings(console: Console, summary: Summary, out: Path, make_target: MakeTarget) -> None:

@@ -405,8 +405,10 @@ def _probe(
     Returns: the streams that it can be built with: simulated ones if its work may come late.
     """
     plain: Json = {"page_size": 1, "num_pages": 8, "cache": "radix"}
+    if level != targets.CACHE:
+        plain |= {"num_rows": 2, "max_seq_len": 32}
     if level == targets.ENGINE:
-        plain |= {"num_rows": 2, "max_seq_len": 32, "token_budget": 16, "overlap": False}
+        plain |= {"token_budget": 16, "overlap": False}
         plain |= {"eos_ids": [], "model": "digest", "streams": "inline"}
         plain["vocab_size"] = programs.VOCAB_SIZES.get(fixed.get("model", "digest"), 6)
     target = make_target(targets.target_config({**plain, **fixed}))

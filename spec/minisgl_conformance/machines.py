@@ -20,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from minisgl_conformance import programs, targets
 from minisgl_conformance.cache_runner import CacheRunner
 from minisgl_conformance.engine_runner import EngineRunner
-from minisgl_conformance.players import CachePlayer, EnginePlayer
+from minisgl_conformance.manager_runner import ManagerRunner
+from minisgl_conformance.players import CachePlayer, EnginePlayer, ManagerPlayer
 from minisgl_conformance.programs import PromptDraw
 from minisgl_conformance.runner import Finding, Result, Runner, make_runner
 from minisgl_conformance.targets import MakeTarget
@@ -62,7 +63,7 @@ class Session:
 
 
 class Machine(RuleBasedStateMachine):
-    """What the machines of both levels share: one runner, and one operation at a time."""
+    """What the machines of all levels share: one runner, and one operation at a time."""
 
     session: Session
 
@@ -71,7 +72,7 @@ class Machine(RuleBasedStateMachine):
         self.runner: Runner | None = None
         self.outer_error = sys.exc_info()[1]
 
-    def start(self, config: Json) -> Runner:
+    def start_program(self, config: Json) -> Runner:
         """Begin a program."""
         session = self.session
         self.runner = make_runner(session.level, session.make_target, config, session.judges, session.origin)
@@ -107,7 +108,7 @@ class CacheMachine(Machine):
 
     def begin(self, config: Json) -> None:
         """Begin a program with a configuration."""
-        runner = self.start(config)
+        runner = self.start_program(config)
         assert isinstance(runner, CacheRunner)
         self.player = CachePlayer(runner, self.do)
 
@@ -164,6 +165,43 @@ class CacheMachine(Machine):
         self.player.reset(chance)
 
 
+class ManagerMachine(Machine):
+    """Start, extend, commit, finish and abort, in any order."""
+
+    player: ManagerPlayer
+
+    def begin(self, config: Json) -> None:
+        """Begin a program with a configuration."""
+        runner = self.start_program(config)
+        assert isinstance(runner, ManagerRunner)
+        self.player = ManagerPlayer(runner, self.do)
+
+    @rule(prompt=programs.PROMPTS)
+    def start(self, prompt: PromptDraw) -> None:
+        """See `ManagerPlayer.start`, and so for every rule."""
+        self.player.start(prompt)
+
+    @rule(prompt=programs.PROMPTS, num_tokens=st.integers(1, 40))
+    def serve(self, prompt: PromptDraw, num_tokens: int) -> None:
+        self.player.serve(prompt, num_tokens)
+
+    @rule(prompt=programs.PROMPTS)
+    def serve_twins(self, prompt: PromptDraw) -> None:
+        self.player.serve_twins(prompt)
+
+    @rule(which=st.integers(0, 3), num_tokens=st.integers(1, 40))
+    def extend(self, which: int, num_tokens: int) -> None:
+        self.player.extend(which, num_tokens)
+
+    @rule(name=st.sampled_from(("commit", "finish", "abort")), which=st.integers(0, 3))
+    def end(self, name: str, which: int) -> None:
+        self.player.end(name, which)
+
+    @rule(kind=st.integers(0, 8), prompt=programs.PROMPTS)
+    def mistake(self, kind: int, prompt: PromptDraw) -> None:
+        self.player.mistake(kind, prompt)
+
+
 class EngineMachine(Machine):
     """Submit, abort, step and reset, in any order."""
 
@@ -171,7 +209,7 @@ class EngineMachine(Machine):
 
     def begin(self, config: Json) -> None:
         """Begin a program with a configuration."""
-        runner = self.start(config)
+        runner = self.start_program(config)
         assert isinstance(runner, EngineRunner)
         self.player = EnginePlayer(runner, self.do)
 
@@ -237,6 +275,17 @@ def make_machine(session: Session) -> type[Machine]:
 
         OneCacheMachine.session = session
         return OneCacheMachine
+
+    if session.level == targets.MANAGER:
+        configs = programs.manager_configs(session.fixed)
+
+        class OneManagerMachine(ManagerMachine):
+            @initialize(config=configs)
+            def configure(self, config: Json) -> None:
+                self.begin(config)
+
+        OneManagerMachine.session = session
+        return OneManagerMachine
 
     configs = programs.engine_configs(session.fixed, session.streams)
 

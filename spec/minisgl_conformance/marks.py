@@ -21,6 +21,7 @@ from minisgl_spec.views import DECODE, PREFILL, RETIRED, ROOT, CacheView, Engine
 if TYPE_CHECKING:
     from minisgl_conformance.cache_runner import CacheRunner
     from minisgl_conformance.engine_runner import EngineRunner, RunnerRequest
+    from minisgl_conformance.manager_runner import ManagerRunner
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,36 @@ _CACHE_MARKS = {
     "refused_reset": "The cache is to be emptied while something is locked.",
     "cache_reset": "The cache is emptied.",
     "naive_cache": "Nothing is cached.",
+}
+
+_MANAGER_MARKS = {
+    "prompt_repeated": "A sequence was started before.",
+    "prompt_of_whole_pages": "A sequence is a whole number of pages long.",
+    "prompt_of_one_token": "A sequence has one token.",
+    "prefix_found": "A sequence starts with a cached prefix.",
+    "everything_but_the_last_token_found": "A sequence starts with one token left to compute.",
+    "start_without_a_row": "A sequence waits for a row.",
+    "row_reused": "A row is given to a second sequence.",
+    "extension_within_a_page": "An extension needs no new page.",
+    "extension_across_a_page": "An extension takes a new page behind a partial one.",
+    "extension_without_room": "An extension waits for pages.",
+    "eviction": "Something is evicted.",
+    "eviction_beside_a_lock": "Something is evicted while a lock protects something else.",
+    "eviction_cascade": "A node is evicted after its last child for the same extension.",
+    "node_split": "A node is split.",
+    "locked_node_split": "A locked node is split.",
+    "chain_with_a_locked_middle": "A locked node has an unlocked child and a parent that is not the root.",
+    "duplicates_remapped": "A commit points a row at pages that another sequence cached first.",
+    "commit_leaves_a_tail": "A commit has a tail shorter than a page.",
+    "commit_of_nothing_new": "A commit finds nothing that was not committed before.",
+    "finish_before_any_commit": "A sequence ends that was never committed.",
+    "abort_of_the_uncommitted": "A sequence is aborted with positions that were not committed.",
+    "abort_at_once": "A sequence is aborted before it was extended.",
+    "refused_live_uid": "A live uid is started again.",
+    "refused_unknown_uid": "Something is done to a uid that is not live.",
+    "refused_sequence": "A sequence is empty, or can never fit.",
+    "refused_extension": "An extension goes nowhere, or past the sequence.",
+    "naive_cache": "A sequence runs without a cache.",
 }
 
 _ENGINE_MARKS = {
@@ -136,7 +167,11 @@ _ENGINE_MARKS = {
 
 MARKS: dict[str, dict[str, Mark]] = {
     level: {name: Mark(name, level, sentence) for name, sentence in sentences.items()}
-    for level, sentences in (("cache", _CACHE_MARKS), ("engine", _ENGINE_MARKS))
+    for level, sentences in (
+        ("cache", _CACHE_MARKS),
+        ("manager", _MANAGER_MARKS),
+        ("engine", _ENGINE_MARKS),
+    )
 }
 
 
@@ -148,6 +183,7 @@ class Marks:
         self.counts: Counter[str] = Counter()
         self.rows: set[int] = set()  # given to a request before
         self.prompts: set[tuple[int, ...]] = set()
+        self.committed: set[int] = set()  # uids
 
     def sometimes(self, name: str, condition: object) -> None:
         """Count a situation if it is there; the name must be a mark of the level."""
@@ -242,6 +278,80 @@ def _is_cascade(before: CacheView, after: CacheView) -> bool:
     left = {node.node_id for node in after.nodes}
     gone = {node.node_id for node in before.nodes} - left
     return any(node.parent in gone for node in before.nodes if node.node_id in gone)
+
+
+# -- level manager -----------------------------------------------------------------------------
+
+
+def mark_manager(runner: ManagerRunner, op: Json, event: Json, before: EngineView | None) -> None:
+    """Count the situations of one operation of a manager."""
+    marks = runner.marks
+    if "skipped" in event:
+        return
+    if "refused" in event:
+        is_live = op["uid"] in runner.live
+        marks.sometimes("refused_live_uid", op["op"] == "start" and is_live)
+        marks.sometimes("refused_sequence", op["op"] == "start" and not is_live)
+        marks.sometimes("refused_extension", op["op"] == "extend" and is_live)
+        marks.sometimes("refused_unknown_uid", op["op"] != "start" and not is_live)
+        return
+    if op["op"] == "start":
+        _mark_start(marks, runner, op, event)
+    view = runner.view
+    if before is None or view is None:
+        return
+    _mark_tree(marks, before.cache, view.cache)
+    was = next((request for request in before.requests if request.uid == op["uid"]), None)
+    now = next((request for request in view.requests if request.uid == op["uid"]), None)
+    if op["op"] == "start" and now is not None:
+        marks.sometimes("row_reused", now.row in marks.rows)
+        marks.rows.add(now.row if now.row is not None else -1)
+    elif op["op"] == "extend" and was is not None and now is not None:
+        _mark_extension(marks, event, before, view, was, now)
+    elif was is not None:
+        _mark_end(marks, runner, op, was, now)
+
+
+def _mark_start(marks: Marks, runner: ManagerRunner, op: Json, event: Json) -> None:
+    ids, found = tuple(op["ids"]), event["cached_len"]
+    marks.sometimes("prompt_repeated", ids in marks.prompts)
+    marks.sometimes("prompt_of_whole_pages", len(ids) % runner.page_size == 0)
+    marks.sometimes("prompt_of_one_token", len(ids) == 1)
+    marks.sometimes("start_without_a_row", found is None)
+    marks.sometimes("prefix_found", found)
+    marks.sometimes("everything_but_the_last_token_found", found and found == len(ids) - 1)
+    marks.sometimes("naive_cache", runner.config.get("cache") == "naive")
+    marks.prompts.add(ids)
+    marks.committed.discard(op["uid"])
+
+
+def _mark_extension(
+    marks: Marks, event: Json, before: EngineView, view: EngineView, was: RequestView, now: RequestView
+) -> None:
+    gone = {node.node_id for node in before.cache.nodes} - {node.node_id for node in view.cache.nodes}
+    takes = len(now.row_slots) > len(was.row_slots)
+    marks.sometimes("extension_without_room", not event["has_room"])
+    marks.sometimes("extension_within_a_page", event["has_room"] and not takes)
+    marks.sometimes("extension_across_a_page", takes and was.written_len % view.page_size)
+    marks.sometimes("eviction", gone)
+    marks.sometimes("eviction_beside_a_lock", gone and view.cache.protected_size)
+    marks.sometimes("eviction_cascade", _is_cascade(before.cache, view.cache))
+
+
+def _mark_end(
+    marks: Marks, runner: ManagerRunner, op: Json, was: RequestView, now: RequestView | None
+) -> None:
+    covered = was.handle.prefix_len if was.handle is not None else 0
+    if now is not None:
+        marks.sometimes("duplicates_remapped", now.row_slots != was.row_slots)
+        marks.sometimes("commit_leaves_a_tail", was.written_len % runner.page_size)
+        marks.sometimes("commit_of_nothing_new", was.handle == now.handle)
+        marks.committed.add(op["uid"])
+    elif op["op"] == "finish":
+        marks.sometimes("finish_before_any_commit", op["uid"] not in marks.committed)
+    else:
+        marks.sometimes("abort_at_once", was.written_len == covered)
+        marks.sometimes("abort_of_the_uncommitted", was.written_len >= covered + runner.page_size)
 
 
 # -- level engine ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Players: what a driver can do with a cache or an engine, as verbs that make one operation or a few.
+"""Players: what a driver can do with a cache, a manager or an engine, as verbs of one operation or a few.
 
 A player holds what the next operation depends on (earlier prompts, handles, uids) and hands every
 operation to `do`, which runs and judges it. Hypothesis' machines and the swarm driver draw the numbers
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from minisgl_conformance import programs
 from minisgl_conformance.cache_runner import CacheRunner
 from minisgl_conformance.engine_runner import EngineRunner
+from minisgl_conformance.manager_runner import ManagerRunner
 from minisgl_conformance.programs import PromptDraw
 from minisgl_spec.trace import Json
 from minisgl_spec.units import div_ceil
@@ -123,6 +124,88 @@ class CachePlayer:
     def _lock(self, handle: int) -> None:
         self.do({"op": "lock", "handle": handle})
         self.locked.append(handle)
+
+
+class ManagerPlayer:
+    """Start, extend, commit, finish and abort."""
+
+    def __init__(self, runner: ManagerRunner, do: Do) -> None:
+        self.runner = runner
+        self.do = do
+        self.uid = 0
+        self.prompts: list[tuple[int, ...]] = []
+        config = runner.config
+        self.page_size: int = config["page_size"]
+        self.limit = min(config["max_seq_len"], config["num_pages"] * self.page_size)
+
+    def start(self, prompt: PromptDraw) -> int:
+        """Start a sequence under the next uid; return the uid."""
+        ids = programs.make_prompt(prompt, self.prompts, self.page_size, self.limit)
+        self.prompts.append(ids)
+        self.uid += 1
+        self.do({"op": "start", "uid": self.uid - 1, "ids": list(ids)})
+        return self.uid - 1
+
+    def serve(self, prompt: PromptDraw, num_tokens: int) -> None:
+        """Start a sequence, extend it and commit."""
+        uid = self.start(prompt)
+        if uid in self.runner.live:
+            self._extend(uid, num_tokens)
+            self.do({"op": "commit", "uid": uid})
+
+    def serve_twins(self, prompt: PromptDraw) -> None:
+        """Compute one sequence twice at the same time, so that one finds the other's pages."""
+        first = self.start(prompt)
+        self.do({"op": "start", "uid": self.uid, "ids": list(self.prompts[-1])})
+        self.uid += 1
+        for uid in (first, self.uid - 1):
+            if uid in self.runner.live:
+                self._extend(uid, self.limit)
+        for uid in (first, self.uid - 1):
+            if uid in self.runner.live:
+                self.do({"op": "commit", "uid": uid})
+
+    def extend(self, which: int, num_tokens: int) -> None:
+        """Extend a live sequence, as far as it goes."""
+        uid = self._live(which)
+        if uid is not None:
+            self._extend(uid, num_tokens)
+
+    def end(self, name: str, which: int) -> None:
+        """Commit, finish or abort a live sequence."""
+        uid = self._live(which)
+        if uid is not None:
+            self.do({"op": name, "uid": uid})
+
+    def mistake(self, kind: int, prompt: PromptDraw) -> None:
+        """Do what has to be refused."""
+        live = self._live(0)
+        ids = list(programs.make_prompt(prompt, self.prompts, self.page_size, self.limit))
+        mistakes: list[Json] = [
+            {"op": "start", "uid": self.uid, "ids": []},
+            {"op": "start", "uid": self.uid, "ids": [0] * (self.limit + 1)},
+            {"op": "extend", "uid": self.uid, "num_tokens": 1},
+            {"op": "commit", "uid": self.uid},
+            {"op": "finish", "uid": self.uid},
+            {"op": "abort", "uid": self.uid},
+        ]
+        if live is not None:
+            mistakes += [
+                {"op": "start", "uid": live, "ids": ids},
+                {"op": "extend", "uid": live, "num_tokens": 0},
+                {"op": "extend", "uid": live, "num_tokens": self.limit + 1},
+            ]
+        self.do(mistakes[kind % len(mistakes)])
+
+    def _extend(self, uid: int, num_tokens: int) -> None:
+        sequence = self.runner.live[uid]
+        left = len(sequence.ids) - sequence.written_len
+        if left:
+            self.do({"op": "extend", "uid": uid, "num_tokens": 1 + (num_tokens - 1) % left})
+
+    def _live(self, which: int) -> int | None:
+        live = list(self.runner.live)
+        return live[-1 - which % len(live)] if live else None
 
 
 class EnginePlayer:

@@ -67,6 +67,27 @@ def make_cache_config(page_size: int, num_pages: int, caching: int, fixed: Mappi
     return {"page_size": page_size, "num_pages": num_pages, "cache": caching_of(caching), **fixed}
 
 
+def manager_configs(fixed: Mapping[str, Any]) -> st.SearchStrategy[Json]:
+    """Return a strategy of configurations of a manager; what is fixed stays as it is."""
+
+    def build(sizes: tuple[int, int, int, int], caching: int) -> Json:
+        return make_manager_config(sizes, caching, fixed)
+
+    return st.builds(
+        build,
+        st.tuples(
+            st.sampled_from(PAGE_SIZES), st.integers(3, 12), st.integers(1, 4), st.sampled_from(MAX_SEQ_LENS)
+        ),
+        st.integers(0, NAIVE_SHARE - 1),
+    )
+
+
+def make_manager_config(sizes: tuple[int, int, int, int], caching: int, fixed: Mapping[str, Any]) -> Json:
+    """Turn drawn numbers into a configuration of a manager."""
+    names = ("page_size", "num_pages", "num_rows", "max_seq_len")
+    return {**dict(zip(names, sizes, strict=True)), "cache": caching_of(caching), **fixed}
+
+
 def caching_of(caching: int) -> str:
     """Turn a number below NAIVE_SHARE into a kind of cache."""
     return "naive" if caching == NAIVE_SHARE - 1 else "radix"
@@ -151,6 +172,7 @@ def check_fixed(level: str, fixed: Mapping[str, Any]) -> None:
     """
     known = {
         "cache": ("page_size", "num_pages", "cache"),
+        "manager": ("page_size", "num_pages", "num_rows", "max_seq_len", "cache"),
         "engine": (
             "page_size",
             "num_pages",

@@ -146,7 +146,8 @@ def _call(runner: Runner, idx: int, op: Json) -> str:
     event = runner.events[idx]
     if "skipped" in event:
         return ""
-    return _cache_call(runner, idx, op) if runner.level == targets.CACHE else _engine_call(runner, op)
+    calls = {targets.CACHE: _cache_call, targets.MANAGER: _manager_call, targets.ENGINE: _engine_call}
+    return calls[runner.level](runner, idx, op)
 
 
 def _cache_call(runner: Runner, idx: int, op: Json) -> str:
@@ -161,7 +162,12 @@ def _cache_call(runner: Runner, idx: int, op: Json) -> str:
     return f"target.evict({op['size']})" if name == "evict" else "target.reset()"
 
 
-def _engine_call(runner: Runner, op: Json) -> str:
+def _manager_call(runner: Runner, idx: int, op: Json) -> str:
+    words = {"start": f", {tuple(op.get('ids', ()))}", "extend": f", {op.get('num_tokens')}"}
+    return f"target.{op['op']}({op['uid']}{words.get(op['op'], '')})"
+
+
+def _engine_call(runner: Runner, idx: int, op: Json) -> str:
     name = op["op"]
     if name == "submit":
         options = {key: value for key, value in op.items() if key not in ("op", "uid", "ids", "max_tokens")}

@@ -5,7 +5,8 @@ target that claims the oracle's policy to the oracle's decisions: in this order,
 names the rule before the disagreement. A target that raises is looked at all the same: what its
 view breaks is named first, the exception after.
 
-The parts of a level are in `cache_runner.py` and `engine_runner.py`. Nothing here draws programs.
+The parts of a level are in `cache_runner.py`, `manager_runner.py` and `engine_runner.py`. Nothing here
+draws programs.
 Chapter: spec/README.md
 """
 
@@ -269,8 +270,13 @@ def make_runner(
     """Return the runner of a level."""
     from minisgl_conformance.cache_runner import CacheRunner
     from minisgl_conformance.engine_runner import EngineRunner
+    from minisgl_conformance.manager_runner import ManagerRunner
 
-    runners: dict[str, type[Runner]] = {targets.CACHE: CacheRunner, targets.ENGINE: EngineRunner}
+    runners: dict[str, type[Runner]] = {
+        targets.CACHE: CacheRunner,
+        targets.MANAGER: ManagerRunner,
+        targets.ENGINE: EngineRunner,
+    }
     if level not in runners:
         raise ContractError("make_runner", f"a level of {tuple(runners)}", {"level": repr(level)})
     return runners[level](make_target, config, judges, origin)

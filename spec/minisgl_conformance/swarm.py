@@ -20,7 +20,8 @@ from typing import Any
 from minisgl_conformance import programs, targets
 from minisgl_conformance.cache_runner import CacheRunner
 from minisgl_conformance.engine_runner import EngineRunner
-from minisgl_conformance.players import CachePlayer, EnginePlayer
+from minisgl_conformance.manager_runner import ManagerRunner
+from minisgl_conformance.players import CachePlayer, EnginePlayer, ManagerPlayer
 from minisgl_conformance.programs import PromptDraw
 from minisgl_conformance.runner import Result, Runner, make_runner
 from minisgl_conformance.targets import MakeTarget
@@ -33,13 +34,13 @@ NAME = "swarm"
 WEIGHTS = (0, 1, 1, 2, 4, 8)
 """How frequent a verb may be; one in six is left out of a program."""
 
-NUM_VERBS = {targets.CACHE: (6, 60), targets.ENGINE: (6, 40)}
+NUM_VERBS = {targets.CACHE: (6, 60), targets.MANAGER: (6, 50), targets.ENGINE: (6, 40)}
 """Verbs of a program, at least and at most."""
 
 COMPARED = 4
 """One program in so many runs again in another configuration: the model judges every token anyway."""
 
-Verb = Callable[[], None]
+Verb = Callable[[], object]
 
 
 class _Found(Exception):
@@ -185,6 +186,37 @@ def _cache_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     )
 
 
+def _manager_config(draw: Draw, fixed: Mapping[str, Any], streams: Sequence[str]) -> Json:
+    sizes = (
+        draw.pick(programs.PAGE_SIZES),
+        3 + draw.below(10),
+        1 + draw.below(4),
+        draw.pick(programs.MAX_SEQ_LENS),
+    )
+    return programs.make_manager_config(sizes, draw.below(2 * programs.NAIVE_SHARE), fixed)
+
+
+def _manager_verbs(draw: Draw, runner: Runner) -> list[Verb]:
+    """Return the verbs of a manager program, each as often as its weight."""
+    assert isinstance(runner, ManagerRunner)
+    player = ManagerPlayer(runner, _do(runner))
+    prompt, below = _Prompts(draw), draw.below
+    return _weighted(
+        draw,
+        [
+            lambda: player.serve(prompt(), 1 + below(40)),
+            lambda: player.start(prompt()),
+            lambda: player.serve_twins(prompt()),
+            lambda: player.extend(below(4), 1 + below(40)),
+            lambda: player.extend(below(4), 1 + below(3)),
+            lambda: player.end("commit", below(4)),
+            lambda: player.end("finish", below(4)),
+            lambda: player.end("abort", below(4)),
+            lambda: player.mistake(below(9), prompt()),
+        ],
+    )
+
+
 def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     """Return the verbs of an engine program, each as often as its weight; half of all is steps."""
     assert isinstance(runner, EngineRunner)
@@ -224,6 +256,7 @@ _LEVELS: dict[
     tuple[Callable[[Draw, Mapping[str, Any], Sequence[str]], Json], Callable[[Draw, Runner], list[Verb]]],
 ] = {
     targets.CACHE: (_cache_config, _cache_verbs),
+    targets.MANAGER: (_manager_config, _manager_verbs),
     targets.ENGINE: (_engine_config, _engine_verbs),
 }
 

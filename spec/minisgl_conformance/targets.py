@@ -19,8 +19,8 @@ from minisgl_spec.messages import Execution, Reply, Sampling
 from minisgl_spec.trace import Json
 from minisgl_spec.views import CacheView, EngineView
 
-CACHE, ENGINE = "cache", "engine"
-LEVELS = (CACHE, ENGINE)
+CACHE, MANAGER, ENGINE = "cache", "manager", "engine"
+LEVELS = (CACHE, MANAGER, ENGINE)
 
 VIEW = "view"
 """`view()` shows the state: judged by structure and ownership."""
@@ -51,6 +51,7 @@ EXACT = "exact"
 
 CAPABILITIES: dict[str, tuple[str, ...]] = {
     CACHE: (VIEW, RESET, REFUSALS, EXACT),
+    MANAGER: (VIEW, REFUSALS, EXACT),
     ENGINE: (VIEW, EXECUTIONS, EVENTS, LATE_WORK, RESET, REFUSALS, SAMPLING, NAIVE, EXACT),
 }
 
@@ -106,6 +107,49 @@ class ShowsCache(CacheTarget, Protocol):
 
     def reset(self) -> None:
         """Forget everything cached; ContractError while a handle is locked."""
+        ...
+
+
+class ManagerTarget(Protocol):
+    """Pages and rows of sequences, without a model: the runner plays the model, through `slots`.
+
+    config: page_size, num_pages, num_rows, max_seq_len, cache.
+    A sequence is known whole from its start; `extend` says how far it is computed.
+
+    Optional, declared in `capabilities`: `view() -> EngineView`.
+    """
+
+    @property
+    def capabilities(self) -> Collection[str]:
+        """What the target claims, of `CAPABILITIES["manager"]`."""
+        ...
+
+    def start(self, uid: int, ids: Sequence[int]) -> int | None:
+        """Take in a sequence; return how many of its tokens are cached, or None for not now."""
+        ...
+
+    def extend(self, uid: int, num_tokens: int) -> bool:
+        """Make room for the next tokens; False for not now."""
+        ...
+
+    def commit(self, uid: int) -> None:
+        """Everything extended so far has been computed: cache what can be cached of it."""
+        ...
+
+    def finish(self, uid: int) -> None:
+        """Cache everything extended so far and give the rest back."""
+        ...
+
+    def abort(self, uid: int) -> None:
+        """Give everything back; nothing that was not committed may be cached."""
+        ...
+
+    def slots(self, uid: int) -> Sequence[int]:
+        """Return the slot of every position extended so far."""
+        ...
+
+    def free_size(self) -> int:
+        """Return the slots that nobody owns."""
         ...
 
 
@@ -181,7 +225,7 @@ class ShowsEngine(EngineTarget, Protocol):
         ...
 
 
-Target = CacheTarget | EngineTarget
+Target = CacheTarget | ManagerTarget | EngineTarget
 MakeTarget = Callable[[Json], Any]
 """Builds a target from a program's configuration."""
 

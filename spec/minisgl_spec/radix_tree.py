@@ -37,6 +37,13 @@ class Node:
             nodes.append(nodes[-1].parent)
         return nodes[::-1]
 
+    def is_below(self, other: Node) -> bool:
+        """Say whether this node is `other` or below it."""
+        node: Node | None = self
+        while node is not None and node is not other:
+            node = node.parent
+        return node is other
+
 
 class Handle:
     """What a match or an insertion found: a node and the number of tokens on its path."""
@@ -84,23 +91,17 @@ class RadixTree:
 
     def ref_count(self, node: Node) -> int:
         """Return the number of locked handles at or below `node`."""
-        return sum(node in handle.node.path() for handle in self.locked_handles)
-
-    def protected_nodes(self) -> set[Node]:
-        """Return the nodes at or above a locked handle."""
-        return {node for handle in self.locked_handles for node in handle.node.path()}
+        return sum(handle.node.is_below(node) for handle in self.locked_handles)
 
     @property
     def evictable_size(self) -> int:
         """Slots that no locked handle protects."""
-        protected = self.protected_nodes()
-        return sum(len(node.slots) for node in self.nodes if node not in protected)
+        return sum(len(node.slots) for node in self.nodes if self.ref_count(node) == 0)
 
     @property
     def protected_size(self) -> int:
         """Slots at or above a locked handle."""
-        protected = self.protected_nodes()
-        return sum(len(node.slots) for node in self.nodes if node in protected)
+        return sum(len(node.slots) for node in self.nodes if self.ref_count(node) > 0)
 
     # -- operations --------------------------------------------------------------------------
 

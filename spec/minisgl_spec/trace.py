@@ -5,8 +5,9 @@ target answered: one event per operation, and for a `step` (or an abort that rel
 inner events. Both are JSON lines; the first line is a header with `format_version` and the
 package's version. An unknown version is refused by number.
 
-Operations   cache:  match insert lock unlock evict reset
-             engine: submit abort step reset
+Operations   cache:   match insert lock unlock evict reset
+             manager: start extend commit finish abort
+             engine:  submit abort step reset
 Inner events admit refuse evict take launch process insert release reply
 
 This file reads and writes; the JSON Schema beside it says what is well formed, `minisgl_conformance`
@@ -27,7 +28,7 @@ from minisgl_spec.errors import ContractError
 
 FORMAT_VERSION = 1
 PACKAGE_VERSION = "0.1.0"
-LEVELS = ("cache", "engine")
+LEVELS = ("cache", "manager", "engine")
 SCHEMA_PATH = Path(__file__).with_name("trace.schema.json")
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)

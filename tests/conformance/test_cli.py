@@ -76,10 +76,11 @@ def test_fuzz_prints_a_summary() -> None:
 
 
 def test_fuzz_takes_every_level() -> None:
-    """Without --level both are run. (spec/README.md)"""
+    """Without --level all are run. (spec/README.md)"""
     told = run_json("fuzz", "--target", "oracle", "--examples", "2", "--seed", "1")
 
-    assert [(level["level"], level["programs"]) for level in told["levels"]] == [("cache", 2), ("engine", 2)]
+    ran = [(level["level"], level["programs"]) for level in told["levels"]]
+    assert ran == [("cache", 2), ("manager", 2), ("engine", 2)]
 
 
 def test_a_seed_is_drawn_and_printed() -> None:
@@ -260,7 +261,7 @@ def test_a_malformed_program_file_is_a_usage_error(tmp_path: Path, text: str, me
     [
         ["fuzz", "--examples", "0"],
         ["fuzz", "--minutes", "0"],
-        ["fuzz", "--level", "manager"],
+        ["fuzz", "--level", "device"],
         ["fuzz", "--target", "theirs"],
         ["replay", "no-such-file.jsonl"],
         ["nothing"],

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from minisgl_conformance import files, run_program
+from minisgl_conformance.adapters.managers import OracleManager
 from minisgl_conformance.adapters.oracle import OracleCache, OracleEngine
 from minisgl_conformance.fuzz import fuzz
 from minisgl_conformance.runner import Result
@@ -17,7 +18,7 @@ CACHE_HEADER = (
     '{"kind":"program","format_version":1,"package_version":"0.1.0","level":"cache",'
     '"config":{"page_size":2,"num_pages":4}}'
 )
-MAKE = {"cache": OracleCache, "engine": OracleEngine}
+MAKE = {"cache": OracleCache, "manager": OracleManager, "engine": OracleEngine}
 
 
 def refusal_of(tmp_path: Path, text: str) -> ContractError:
@@ -36,7 +37,8 @@ def test_the_schema_is_a_schema() -> None:
     inner = {name.removeprefix("inner.") for name in files.definitions() if name.startswith("inner.")}
 
     assert files.jsonschema.Draft202012Validator.check_schema(schema) is None
-    assert names == {"match", "insert", "lock", "unlock", "evict", "reset", "submit", "abort", "step"}
+    cache, manager = {"match", "insert", "lock", "unlock", "evict"}, {"start", "extend", "commit", "finish"}
+    assert names == cache | manager | {"reset", "submit", "abort", "step"}
     assert inner == {"admit", "refuse", "evict", "take", "launch", "process", "insert", "release", "reply"}
 
 

@@ -7,13 +7,14 @@ from broken_caches import EvictsLocked, target_of
 from broken_engines import EndsEarly
 
 from minisgl_conformance import run_program
+from minisgl_conformance.adapters.managers import OracleManager
 from minisgl_conformance.adapters.oracle import OracleCache, OracleEngine
 from minisgl_conformance.fuzz import BOTH, HYPOTHESIS, fuzz
 from minisgl_conformance.marks import MARKS
 from minisgl_conformance.swarm import NAME, run_program_of
 from minisgl_spec.errors import ContractError
 
-MAKE = {"cache": OracleCache, "engine": OracleEngine}
+MAKE = {"cache": OracleCache, "manager": OracleManager, "engine": OracleEngine}
 TIMES = ("seconds", "operations_per_second", "judged_steps_per_second")
 
 

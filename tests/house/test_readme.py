@@ -51,5 +51,5 @@ def test_the_adapter_finds_a_cache_that_is_wrong(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "my_engine", engine)
     (code,) = ADAPTER.findall(README.read_text(encoding="utf-8"))
 
-    with pytest.raises(AssertionError, match="evict_frees_enough"):
+    with pytest.raises(AssertionError, match="sizes_add_up"):
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})

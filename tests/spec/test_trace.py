@@ -91,7 +91,7 @@ def test_a_number_that_json_lacks_is_written_by_name(value: float, encoded: floa
     [
         ("", "load_program: need a header line"),
         (HEADER.replace('"format_version":1', '"format_version":99'), "format_version=99"),
-        (HEADER.replace("cache", "manager"), "need a header with kind=program, a level of"),
+        (HEADER.replace("cache", "device"), "need a header with kind=program, a level of"),
         (dump_log(Log("cache", {}, [])), "need a header with kind=program"),
         (HEADER + "{not json\n", "line=2, found='{not json'"),
         (HEADER + "[1]\n", "need one JSON object per line"),

@@ -65,3 +65,23 @@ def test_a_script_is_the_same_each_time() -> None:
     make_target, finding = found(FAULTS[1])
 
     assert repro_script(make_target, finding) == repro_script(make_target, finding)
+
+
+REPORTS = """
+from minisgl_conformance import bugs
+from minisgl_conformance.report import report
+for name in {names!r}:
+    print(report(bugs.hunt(name, seed=1, only_find=True).finding))
+"""
+
+
+def test_a_seed_gives_the_same_reports_byte_for_byte(tmp_path: Path) -> None:
+    """Whatever Python's hashes are. (spec/README.md)"""
+    script = tmp_path / "reports.py"
+    script.write_text(REPORTS.format(names=FAULTS), encoding="utf-8")
+
+    runs = {run(script, seed=seed) for seed in (1, 2, 3)}
+
+    ((code, said),) = runs
+    assert code == 0
+    assert said.count("program, level") == len(FAULTS)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minisgl_conformance.adapters import ours
-from minisgl_conformance.targets import CACHE, LEVELS, MakeTarget
+from minisgl_conformance.adapters.managers import OurManager
+from minisgl_conformance.targets import CACHE, LEVELS, MANAGER, MakeTarget
 from minisgl_spec.errors import ContractError
 from minisgl_spec.trace import Json
 
@@ -44,7 +45,12 @@ class Faulty:
 
     def __call__(self, config: Json) -> Any:
         """Build one."""
-        make: MakeTarget = ours.make_faulty(fault_of(self.name), self.level)
+        fault = fault_of(self.name)
+        if self.level == MANAGER:
+            from minisgl_ref.zoo.fault import load
+
+            return OurManager(config, load(fault).modules, fault.is_exact)
+        make: MakeTarget = ours.make_faulty(fault, self.level)
         return make(config)
 
 
@@ -55,6 +61,6 @@ def make_right(level: str) -> MakeTarget:
 
     if level not in LEVELS:
         raise ContractError("make_right", f"a level of {LEVELS}", {"level": repr(level)})
-    if level == CACHE:
-        return ours.OurCache
+    if level in (CACHE, MANAGER):
+        return ours.OurCache if level == CACHE else OurManager
     return lambda config: make_engine_target(config, CheckLevel.OFF)

@@ -1,0 +1,56 @@
+"""Variants of the tree and the managers: right, not like ours, and let pass by every judge; each with a
+fault added is found.
+
+Guide: tests/README.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minisgl_ref.zoo import FAULTS
+from minisgl_ref.zoo.fault import load
+from minisgl_ref.zoo.variants import VARIANTS
+
+PROGRAMS = {"cache": 300, "engine": 60}
+"""Of a right variant; many more under `make slow`."""
+
+LEVELS = [(name, level) for name, variant in VARIANTS.items() for level in variant.levels]
+
+
+def test_there_are_a_dozen_variants() -> None:
+    """At least 12 engines are right and not like ours, and each names a fault. (variants.py)"""
+    assert len(VARIANTS) >= 12
+    assert [variant.name for variant in VARIANTS.values() if variant.wrong not in FAULTS] == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_does_not_claim_the_oracles_decisions(name: str) -> None:
+    """What a variant is held to are the rules, not our policy. (variants.py)"""
+    config = {"page_size": 1, "num_pages": 8, "num_rows": 2, "max_seq_len": 8, "token_budget": 8}
+    variant = VARIANTS[name]
+
+    target = load(variant.right("engine")).make_engine_target({**config, "overlap": True, "vocab_size": 6})
+
+    assert "exact" not in target.capabilities
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+def test_a_variant_that_is_right_passes(hunt: Callable[..., Any], name: str, level: str) -> None:
+    """No judge complains of a decision that the rules permit. (variants.py)"""
+    assert hunt(VARIANTS[name].right(level), level, seed=3, programs=PROGRAMS[level]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_with_a_fault_is_found(hunt: Callable[..., Any], name: str) -> None:
+    """The judges that let a variant pass still see what is wrong with it. (variants.py)"""
+    wrong = VARIANTS[name].with_fault()
+
+    found = hunt(wrong, wrong.level, seed=3, programs=1500)
+
+    assert len(found) == 1
