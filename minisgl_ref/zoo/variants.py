@@ -410,8 +410,8 @@ MANAGERS = (
         edits=(
             Edit(
                 SCHEDULER,
-                "                    replies.append(self._take_token(req, token, batch.phase))\n",
-                "                    replies.append(self._take_token(req, token, batch.phase))\n"
+                "                    self._replies.append(self._take_token(req, token, batch.phase))\n",
+                "                    self._replies.append(self._take_token(req, token, batch.phase))\n"
                 "                else:\n                    self._cache_unfinished(req)\n",
             ),
         ),
@@ -428,8 +428,9 @@ MANAGERS = (
             ),
             Edit(
                 SCHEDULER,
-                "        if req in self.prefill.waiting:\n",
-                "        self._aborted.add(req)\n        if req in self.prefill.waiting:\n",
+                "        self._replies.append(Reply(uid, None, ABORT, req.admitted_len))\n",
+                "        self._replies.append(Reply(uid, None, ABORT, req.admitted_len))\n"
+                "        self._aborted.add(req)\n",
             ),
             Edit(
                 SCHEDULER,

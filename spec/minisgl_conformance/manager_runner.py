@@ -47,6 +47,7 @@ class ManagerRunner(Runner):
     """One program of start, extend, commit, finish and abort."""
 
     level = targets.MANAGER
+    view_type = EngineView
 
     def __init__(
         self,

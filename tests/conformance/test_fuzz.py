@@ -108,7 +108,7 @@ def test_an_interrupt_while_the_target_is_made_leaves_a_summary() -> None:
         ({"judges": ["structre"]}, "got judge='structre'"),
         ({"judges": "structure"}, "got judges='structure'"),
         ({"examples": 0}, "need examples >= 1; got examples=0"),
-        ({"level": "manager"}, "got level='manager'"),
+        ({"level": "pages"}, "got level='pages'"),
     ],
 )
 def test_what_would_judge_less_than_was_asked_for_is_refused(arguments: Json, message: str) -> None:
