@@ -8,7 +8,7 @@ FUZZ_SEED    = 1
 FUZZ_MINUTES = 2
 JOBS         = 2
 # Tests that are too long for `make test` and too important for `make slow` alone: pytest arguments.
-CI_SAMPLES   =
+CI_SAMPLES   = -n $(JOBS) -m slow tests/zoo/test_faults_found.py tests/zoo/test_deviation_undos.py
 # The production trace that `make bench` and its tests replay; they say so where it is absent.
 export MINISGL_MOONCAKE_TRACE ?= $(abspath $(wildcard ../shared/data/mooncake/conversation_trace.jsonl))
 

@@ -86,14 +86,19 @@ class _Reducer:
         self.left = BUDGET[self.level]
         self.best = Candidate(dict(finding.program.config), self._steps_of(finding))
         self.runner: Runner | None = None  # of the best candidate
+        self.comes_to_rest = False  # whether a candidate ends with the steps that let the target rest
         self.tried: set[str] = set()
 
     def run(self) -> Finding:
         """Reduce until nothing changes or the budget is spent, then make sure of every single operation."""
-        if not self._accepts(self.best):
-            return self.first
+        if not self._accepts(self.best):  # it fails when the target comes to rest, if at all
+            self.comes_to_rest = True
+            self.tried.clear()
+            if not self._accepts(self.best):
+                return self.first
         passes: tuple[Callable[[], Iterator[Candidate]], ...] = (
             self._without_chunks,
+            self._without_submission,
             self._plainer_configs,
             self._plainer_prompts,
             self._plainer_ops,
@@ -105,6 +110,10 @@ class _Reducer:
             for candidates in passes:
                 self._follow(candidates)
         self.left = max(self.left, 0) + BUDGET[self.level]
+        if not self.comes_to_rest:  # the steps that let it rest may stand for some of the program's own
+            self.comes_to_rest = True
+            self.tried.clear()
+            self._follow(self._without_chunks)
         self._follow(self._without_one)
         assert self.runner is not None
         found = self.runner.result().finding
@@ -159,7 +168,8 @@ class _Reducer:
                 made[step.number] = handle
             if finding is not None:
                 return tuple(used)
-        runner.finish()
+        if self.comes_to_rest:
+            runner.finish()
         return tuple(used)
 
     def _steps_of(self, finding: Finding) -> tuple[Step, ...]:
@@ -196,6 +206,20 @@ class _Reducer:
         steps = self.best.steps
         for idx in reversed(range(len(steps))):
             yield self._with_steps((*steps[:idx], *steps[idx + 1 :]))
+
+    def _without_submission(self) -> Iterator[Candidate]:
+        """Drop one submission and some of the steps that it took: before it, behind it, before the end."""
+        steps = self.best.steps
+        for idx, step in enumerate(steps):
+            if step.op["op"] != "submit":
+                continue
+            head, rest = steps[:idx], steps[idx + 1 :]
+            for taken in range(1, _run_of_steps(rest[-2::-1]) + 1):
+                yield self._with_steps((*head, *rest[: -1 - taken], rest[-1]))
+            for taken in range(1, _run_of_steps(rest) + 1):
+                yield self._with_steps((*head, *rest[taken:]))
+                for late in range(1, _run_of_steps(rest[-2 : taken - 1 : -1]) + 1):
+                    yield self._with_steps((*head, *rest[taken : -1 - late], rest[-1]))
 
     def _without_pairs(self) -> Iterator[Candidate]:
         steps = self.best.steps
@@ -348,3 +372,11 @@ def _plainer_progress(progress: Sequence[int]) -> Iterator[list[int]]:
     for idx, decision in enumerate(progress):
         if decision:
             yield from ([*progress[:idx], less, *progress[idx + 1 :]] for less in (0, 1) if less < decision)
+
+
+def _run_of_steps(steps: Sequence[Step]) -> int:
+    """Return how many steps of an engine stand at the beginning."""
+    count = 0
+    while count < len(steps) and steps[count].op["op"] == "step":
+        count += 1
+    return count
