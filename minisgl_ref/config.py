@@ -14,6 +14,7 @@ from minisgl_spec.errors import ContractError
 
 CACHES = ("radix", "naive")
 STREAMS = ("inline", "simulated", "cuda")
+GRAPH_BACKENDS = ("triton", "cuda")  # theirs launch without a look at the host
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -32,6 +33,7 @@ class EngineConfig:
     backend:       which kernels: "torch", "c" or "triton"; None takes "c" where it can be built.
     check_level:   what is checked after every operation.
     num_threads:   threads torch may use; None leaves it as it is.
+    graph_sizes:   requests of the decode steps that are recorded as CUDA graphs, ascending; none without.
     """
 
     page_size: int = 16
@@ -47,6 +49,7 @@ class EngineConfig:
     backend: str | None = None
     check_level: CheckLevel = CheckLevel.LOCAL
     num_threads: int | None = None
+    graph_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("page_size", "num_pages", "num_rows", "token_budget"):
@@ -57,6 +60,11 @@ class EngineConfig:
         self._need_one_of("cache", CACHES)
         self._need_one_of("dtype", DTYPES)
         self._need_one_of("streams", (*STREAMS, None))
+        if self.graph_sizes and (not self.device.startswith("cuda") or self.backend not in GRAPH_BACKENDS):
+            got = {"graph_sizes": self.graph_sizes, "device": self.device, "backend": repr(self.backend)}
+            raise ContractError(
+                "configure", f"a CUDA device and a backend in {', '.join(GRAPH_BACKENDS)} for graphs", got
+            )
         if self.streams == "cuda" and not self.device.startswith("cuda"):
             raise ContractError(
                 "EngineConfig",
