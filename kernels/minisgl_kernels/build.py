@@ -3,8 +3,9 @@
 A library is a pure function of its source, the flags, the compiler's version and the CPU's features,
 so its file name is the hash of these (headers included), and a cache directory outside the tree is shared by
 every process: a compiler writes to a name of its own and an atomic rename publishes it, so workers that
-start together cannot see half a file. A compiler without OpenMP builds for one thread and says so. The
-`.c` file includes its `.cdef`, so both always agree.
+start together cannot see half a file. All kernels share one pool of threads (`pool.c`), loaded before them;
+a compiler without POSIX threads builds it for one thread and says so. The `.c` file includes its `.cdef`, so
+both always agree.
 
 This file never writes into the source tree and never compiles at import.
 Environment: CC names a compiler; XDG_CACHE_HOME moves the cache (~/.cache/minisgl-ref otherwise).
@@ -20,6 +21,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -33,9 +35,9 @@ PACKAGE = Path(__file__).resolve().parent
 COMPILERS = ("gcc", "clang")
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wno-sign-conversion")
 # A product may be fused into the sum it goes to; nothing may be reordered.
+LIBRARIES = ("-lm",) if sys.platform != "darwin" else ("-lm", "-Wl,-undefined,dynamic_lookup")
 FAST = ("-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-I", str(PACKAGE))
-PRAGMA, THREADS = "#pragma omp", ("-fopenmp",)
-ONE_THREAD = ("-Wno-unknown-pragmas", "-Wno-unused-parameter")
+POOL, THREADS, ONE_THREAD = "pool.h", ("-pthread",), ("-DONE_THREAD",)
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native", "arm64": "-mcpu=native"}
 BACKEND = "c"
 
@@ -72,33 +74,34 @@ def load(name: str) -> Library:
     ffi = cffi.FFI()
     ffi.cdef((PACKAGE / name / f"{name}.cdef").read_text())
     source = PACKAGE / name / f"{name}.c"
-    is_threaded = PRAGMA in source.read_text()
-    flags = [*WARNINGS, *FAST, *native_flags(), *(thread_flags() if is_threaded else ())]
-    path = compile_c([source], flags, suffix=".so", libraries=["-lm"])
+    if POOL in source.read_text():
+        load_pool()
+    path = compile_c([source], [*WARNINGS, *FAST, *native_flags()], suffix=".so", libraries=LIBRARIES)
     return Library(ffi, ffi.dlopen(str(path)))
 
 
 @functools.cache
-def thread_flags() -> tuple[str, ...]:
-    """The flags that compile for OpenMP; where the compiler has none, those for one thread, and a warning."""
+def load_pool() -> Library:
+    """The pool of threads: its function is found by every library loaded afterwards, and it stays to the end.
+
+    Raises: BackendUnavailable if it compiles neither with threads nor without.
+    """
+    import cffi
+
+    flags = [
+        *WARNINGS,
+        "-O3",
+        "-fPIC",
+        "-shared",
+    ]  # not where we lie: a copy of this package has the same pool
     try:
-        compile_c([PACKAGE / "threads.c"], [*FAST, *THREADS], suffix=".so")
+        path = compile_c([PACKAGE / "pool.c"], [*flags, *THREADS], suffix=".so")
     except BackendUnavailable as error:
-        if not can_compile():
-            raise
+        path = compile_c([PACKAGE / "pool.c"], [*flags, *ONE_THREAD], suffix=".so")
         reason = error.reason.splitlines()[-1]
-        warnings.warn(f"the C kernels run on one thread: no OpenMP ({reason})", stacklevel=2)
-        return ONE_THREAD
-    return THREADS
-
-
-def can_compile() -> bool:
-    """Whether a file compiles at all, without OpenMP."""
-    try:
-        compile_c([PACKAGE / "threads.c"], [*FAST, *ONE_THREAD], suffix=".so")
-    except BackendUnavailable:
-        return False
-    return True
+        warnings.warn(f"the C kernels run on one thread: no POSIX threads ({reason})", stacklevel=2)
+    ffi = cffi.FFI()
+    return Library(ffi, ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_GLOBAL | getattr(os, "RTLD_NODELETE", 0)))
 
 
 def compile_c(

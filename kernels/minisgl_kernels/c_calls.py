@@ -1,8 +1,8 @@
 """What the wrappers of the arithmetic kernels in C share: element types, pointers and how many threads.
 
-C computes in float32 and bfloat16; a wrapper passes other types to the torch backend. Kernels run on torch's
-own OpenMP threads, as many as `torch.set_num_threads` says (the engine's `num_threads`), for a second pool
-would spin against the first; small work stays on the calling thread, where it is done sooner.
+C computes in float32 and bfloat16; a wrapper passes other types to the torch backend. Kernels run on as many
+threads as `torch.set_num_threads` says (the engine's `num_threads`), the caller among them (`pool.c`); small
+work stays on the calling thread, where it is done sooner.
 Chapter: kernels/README.md
 """
 

@@ -20,6 +20,7 @@ import torch
 
 from minisgl_ref.core import Batch
 from minisgl_ref.engine.attention import AttentionBatch
+from minisgl_ref.engine.graph import DecodeGraphs, Inputs
 from minisgl_ref.engine.sampler import sample
 from minisgl_ref.engine.stream import ENGINE, SCHEDULER, Streams
 from minisgl_ref.kvcache.mha_pool import MHAKVCache
@@ -57,7 +58,8 @@ class _Inputs:
 class Engine:
     """One model on one device with its pools.
 
-    probe:  called on the device's timeline with what each batch really read; None costs nothing.
+    probe:   called on the device's timeline with what each batch really read; None costs nothing.
+    graphs:  recorded decode steps; None runs every batch operation by operation.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Engine:
         self.ops = ops
         self.probe: Probe | None = None
         self._num_abandoned = 0  # batches up to this number do nothing any more
+        self.graphs: DecodeGraphs | None = None
         self._device = table.page_table.device
 
     def write_pages(self, row: int, first_page_idx: int, pages: Sequence[int]) -> None:
@@ -124,12 +127,24 @@ class Engine:
             q_starts=self._to_device(np.concatenate([[0], np.cumsum(extend_lens)]).astype(np.int32)),
             kv_lens=self._to_device(np.asarray(inputs.device_lens, dtype=np.int32)),
         )
-        logits = self.model.forward(input_ids, positions, out_loc, self.kv_pool, attn)
+        logits = self._forward(input_ids, positions, out_loc, attn, is_decode=int(extend_lens.max()) == 1)
         if self.probe is not None:
             self.probe(self._executed(inputs, input_ids))
         tokens = sample(logits, inputs.choices, self.ops)
         self._write_sampled(inputs, tokens)
         result.tokens = self._to_host(tokens)
+
+    def _forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        out_loc: torch.Tensor,
+        attn: AttentionBatch,
+        is_decode: bool,
+    ) -> torch.Tensor:
+        if self.graphs is None or not is_decode or self.graphs.size_for(attn.num_reqs) is None:
+            return self.model.forward(input_ids, positions, out_loc, self.kv_pool, attn)
+        return self.graphs.forward(Inputs(input_ids, positions, out_loc, attn.rows, attn.kv_lens))
 
     def _write_sampled(self, inputs: _Inputs, tokens: torch.Tensor) -> None:
         """Put each sampled token where the next step reads it; a chunk samples nothing."""

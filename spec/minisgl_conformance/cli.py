@@ -314,9 +314,10 @@ def _recorded(llm: Any, folder: Path | None) -> Iterator[None]:
 @app.command()
 def bench(
     examples: Annotated[int, typer.Option(min=1, help="Programs per level for the throughput.")] = 100,
+    requests: Annotated[int, typer.Option(min=0, help="Requests to serve; 0 leaves serving out.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure fuzzing throughput, and the engine's cache by itself and on a production trace."""
+    """Measure fuzzing throughput, the engine's cache (also on a production trace), kernels and serving."""
     console = Console(stderr=True) if as_json else Console()
 
     def tell(line: str) -> None:
@@ -328,7 +329,7 @@ def bench(
         figures: dict[str, object] = {
             "fuzz": [_throughput(tell, level, examples) for level in targets.LEVELS]
         }
-        figures |= run(tell)
+        figures |= run(tell, num_requests=requests)
     if as_json:
         print(json.dumps(figures, indent=2))
 

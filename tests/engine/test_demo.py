@@ -28,6 +28,7 @@ from minisgl_ref.demo import (
     find_model,
     judge,
     read_script,
+    serve_twice,
     show,
 )
 from minisgl_ref.llm import Output
@@ -237,3 +238,16 @@ def test_the_model_is_found_without_importing_its_package(
     monkeypatch.setattr(metadata, "files", lambda name: [metadata.PackagePath("__init__.py"), listed])
 
     assert find_model() == path
+
+
+def test_a_second_run_from_the_warm_cache_has_the_same_bits(models: Models) -> None:
+    """Logits are equal to the last bit; the cache serves all but the last token. (caching_changes_no_bit)"""
+    assert models.tokenizer is not None
+    prompts = [chat(models.tokenizer, SYSTEM, text) for text in ("the tree?", "the dog?", "the tree? fox")]
+
+    second = serve_twice(models.model, prompts)
+
+    assert second.num_logits >= len(prompts)
+    assert second.num_same == second.num_logits
+    assert second.cached_lens[1] == sum(len(prompt) - 1 for prompt in prompts)
+    assert second.is_right

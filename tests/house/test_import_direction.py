@@ -91,7 +91,9 @@ def may_engine(found: Import) -> bool:
     if found.top in {"minisgl_ref", "minisgl_kernels", "torch", "numpy"} or found.is_word(WORDS):
         return True
     if found.top in {"transformers", "safetensors", "gguf", "accelerate"}:
-        return found.is_in("minisgl_ref/models", "minisgl_ref/llm.py", "minisgl_ref/demo.py")
+        return found.is_in(
+            "minisgl_ref/models", "minisgl_ref/llm.py", "minisgl_ref/demo.py", "minisgl_ref/bench/serving.py"
+        )
     return found.top == "rich" and found.is_in("minisgl_ref/demo.py")
 
 

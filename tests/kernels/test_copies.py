@@ -10,11 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from minisgl_kernels import backends
 from minisgl_kernels.backends import Ops
 from minisgl_kernels.embedding import reference as embedding_reference
 from minisgl_kernels.gather_kv import reference as gather_reference
 from minisgl_kernels.store_kv import reference as store_reference
 from minisgl_spec.errors import ContractError
+
+from .on_device import OnDevice
 
 DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.float64)
 LAYER = 1  # of three, so that a write outside of it hits a neighbour
@@ -243,3 +246,18 @@ def test_embedding_refuses_an_id_outside_the_vocabulary(ops: Ops) -> None:
         ops.embedding(torch.tensor([0, 7]), torch.zeros(7, 2))
 
     assert str(refusal.value) == "embedding: need every ids in 0:vocab_size; got ids[1]=7, vocab_size=7."
+
+
+@given(shape=shapes())
+@example(shape=ODD)
+def test_tensors_travel_with_their_strides_and_neighbours(shape: Shape) -> None:
+    """What the GPU's backends are called through changes nothing; here the other device is a CPU, too."""
+    generator = torch.Generator().manual_seed(shape.seed)
+    pool, slots = random_pool(shape, generator), random_slots(shape, generator)
+    k, v = random_rows(shape, generator), random_rows(shape, generator)
+    expected = pool.clone()
+    store_reference.store_kv(expected[0, LAYER], expected[1, LAYER], slots, k, v)
+
+    OnDevice(backends.get("torch"), "cpu").store_kv(pool[0, LAYER], pool[1, LAYER], slots, k, v)
+
+    assert bits(pool) == bits(expected)

@@ -7,13 +7,19 @@
 #include <string.h>
 
 #include "linear.cdef"
+#include "pool.h"
 #include "vectors.h"
 
 enum { PANEL = 2 * LANES, ROWS = 12, ROWS_PER_CHUNK = 96 };
 
+static int64_t num_panels(int64_t out_features)
+{
+    return (out_features + PANEL - 1) / PANEL;
+}
+
 int64_t minisgl_linear_packed_bytes(int64_t out_features, int64_t in_features, int type)
 {
-    return (out_features + PANEL - 1) / PANEL * PANEL * in_features * (type == F32 ? 4 : 2);
+    return num_panels(out_features) * PANEL * in_features * (type == F32 ? 4 : 2);
 }
 
 static void pack_panel(const char *weight, int64_t row_stride, int64_t count, int64_t in_features, int64_t size,
@@ -26,16 +32,26 @@ static void pack_panel(const char *weight, int64_t row_stride, int64_t count, in
                    (size_t)size);
 }
 
+struct packing {
+    const char *weight;
+    char *packed;
+    int64_t row_stride, out_features, in_features, size;
+};
+
+static void pack_task(const void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const struct packing *p = context;
+    const int64_t first = task * PANEL, left = p->out_features - first;
+    pack_panel(p->weight + first * p->row_stride * p->size, p->row_stride, left < PANEL ? left : PANEL,
+               p->in_features, p->size, p->packed + first * p->in_features * p->size);
+}
+
 void minisgl_linear_pack(const char *weight, int64_t row_stride, int64_t out_features, int64_t in_features,
                          int type, char *packed, int num_threads)
 {
-    const int64_t size = type == F32 ? 4 : 2;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t first = 0; first < out_features; first += PANEL) {
-        int64_t count = out_features - first < PANEL ? out_features - first : PANEL;
-        pack_panel(weight + first * row_stride * size, row_stride, count, in_features, size,
-                   packed + first * in_features * size);
-    }
+    const struct packing packing = {weight, packed, row_stride, out_features, in_features, type == F32 ? 4 : 2};
+    minisgl_parallel(pack_task, &packing, num_panels(out_features), num_threads);
 }
 
 /* `rows` rows (a constant where this is inlined) of one panel */
@@ -101,16 +117,30 @@ static void panel_rows(const float *x, int64_t num_rows, const char *panel, int6
     }
 }
 
+struct product {
+    const float *x, *bias;
+    const char *packed;
+    char *out;
+    int64_t num_rows, out_features, in_features;
+    int type;
+};
+
+/* A task is one panel for up to ROWS_PER_CHUNK rows. */
+static void multiply_task(const void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const struct product *p = context;
+    const int64_t size = p->type == F32 ? 4 : 2, panels = num_panels(p->out_features);
+    const int64_t row = task / panels * ROWS_PER_CHUNK, first = task % panels * PANEL;
+    const int64_t rows = p->num_rows - row < ROWS_PER_CHUNK ? p->num_rows - row : ROWS_PER_CHUNK;
+    panel_rows(p->x + row * p->in_features, rows, p->packed + first * p->in_features * size, p->out_features,
+               p->in_features, p->type, p->bias, p->out + row * p->out_features * size, first);
+}
+
 void minisgl_linear(const float *x, int64_t num_rows, const char *packed, int64_t out_features,
                     int64_t in_features, int type, const float *bias, char *out, int num_threads)
 {
-    const int64_t size = type == F32 ? 4 : 2, num_panels = (out_features + PANEL - 1) / PANEL;
+    const struct product product = {x, bias, packed, out, num_rows, out_features, in_features, type};
     const int64_t num_chunks = (num_rows + ROWS_PER_CHUNK - 1) / ROWS_PER_CHUNK;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic)
-    for (int64_t task = 0; task < num_panels * num_chunks; task++) {
-        int64_t row = task / num_panels * ROWS_PER_CHUNK, first = task % num_panels * PANEL;
-        int64_t rows = num_rows - row < ROWS_PER_CHUNK ? num_rows - row : ROWS_PER_CHUNK;
-        panel_rows(x + row * in_features, rows, packed + first * in_features * size, out_features, in_features,
-                   type, bias, out + row * out_features * size, first);
-    }
+    minisgl_parallel(multiply_task, &product, num_panels(out_features) * num_chunks, num_threads);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "paged_attention.cdef"
+#include "pool.h"
 #include "vectors.h"
 
 enum { DONE = -1, NO_MEMORY = -2, KEYS = LANES, QUAD = 4, MOST_ROWS = 96, FEW_ROWS = 12, MOST_CHUNKS = 4, AHEAD = 16 };
@@ -426,32 +427,40 @@ static struct task *list_tasks(const struct call *call, int64_t num_reqs, int64_
     return tasks;
 }
 
+/* What the tasks of a call share. */
+struct work {
+    const struct call *call;
+    const struct task *tasks;
+    float *memory; /* [num_threads][floats] */
+    int64_t floats;
+};
+
+static void run_task(const void *context, int64_t task, int worker)
+{
+    const struct work *work = context;
+    const int64_t width = work->call->width;
+    struct scratch scratch = {0};
+    scratch.queries = work->memory + worker * work->floats;
+    scratch.sums = scratch.queries + MOST_ROWS * width;
+    scratch.keys = scratch.sums + MOST_ROWS * width;
+    scratch.turned = scratch.keys + KEYS * width;
+    scratch.zeros = scratch.turned + KEYS * width;
+    scratch.scores = scratch.zeros + width;
+    memset(scratch.zeros, 0, (size_t)width * sizeof(float));
+    run(work->call, &work->tasks[task], &scratch);
+}
+
 static int run_all(const struct call *call, const struct task *tasks, int64_t num_tasks, int64_t scores,
                    int num_threads)
 {
-    const int64_t width = call->width, floats = width * (2 * MOST_ROWS + 2 * KEYS + 1) + scores;
-    int failed = 0;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1) reduction(| : failed)
-    {
-        float *memory = malloc((size_t)floats * sizeof *memory);
-        failed = memory == NULL;
-        struct scratch scratch = {0};
-        if (!failed) {
-            scratch.queries = memory;
-            scratch.sums = scratch.queries + MOST_ROWS * width;
-            scratch.keys = scratch.sums + MOST_ROWS * width;
-            scratch.turned = scratch.keys + KEYS * width;
-            scratch.zeros = scratch.turned + KEYS * width;
-            scratch.scores = scratch.zeros + width;
-            memset(scratch.zeros, 0, (size_t)width * sizeof(float));
-        }
-#pragma omp for schedule(dynamic)
-        for (int64_t i = 0; i < num_tasks; i++)
-            if (memory != NULL)
-                run(call, &tasks[i], &scratch);
-        free(memory);
-    }
-    return failed;
+    const int64_t floats = call->width * (2 * MOST_ROWS + 2 * KEYS + 1) + (scores + LANES - 1) / LANES * LANES;
+    float *memory = malloc((size_t)(num_threads * floats) * sizeof *memory);
+    if (memory == NULL)
+        return 1;
+    const struct work work = {call, tasks, memory, floats};
+    minisgl_parallel(run_task, &work, num_tasks, num_threads);
+    free(memory);
+    return 0;
 }
 
 int64_t minisgl_paged_attention(const char *q, int64_t q_stride, const char *k_cache, int64_t k_stride,

@@ -4,8 +4,11 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "pool.h"
 #include "rms_norm.cdef"
 #include "vectors.h"
+
+enum { ROWS = 16 }; /* of a task */
 
 static int64_t part(int64_t at, int64_t size)
 {
@@ -34,13 +37,30 @@ static void norm_row(const char *x, int64_t first, int64_t size, const char *wei
     }
 }
 
+struct call {
+    const char *x, *residual, *weight;
+    char *sum, *out;
+    int64_t num_rows, hidden_size;
+    double eps;
+    int type;
+};
+
+static void norm_task(const void *context, int64_t task, int worker)
+{
+    (void)worker;
+    const struct call *call = context;
+    const int64_t size = call->hidden_size;
+    for (int64_t row = task * ROWS; row < call->num_rows && row < (task + 1) * ROWS; row++) {
+        if (call->residual != NULL)
+            add_row(call->x, call->residual, row * size, size, call->type, call->sum);
+        norm_row(call->residual != NULL ? call->sum : call->x, row * size, size, call->weight, call->eps, call->type,
+                 call->out);
+    }
+}
+
 void minisgl_rms_norm(const char *x, const char *residual, int64_t num_rows, int64_t hidden_size,
                       const char *weight, double eps, int type, char *sum, char *out, int num_threads)
 {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t row = 0; row < num_rows; row++) {
-        if (residual != NULL)
-            add_row(x, residual, row * hidden_size, hidden_size, type, sum);
-        norm_row(residual != NULL ? sum : x, row * hidden_size, hidden_size, weight, eps, type, out);
-    }
+    const struct call call = {x, residual, weight, sum, out, num_rows, hidden_size, eps, type};
+    minisgl_parallel(norm_task, &call, (num_rows + ROWS - 1) / ROWS, num_threads);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "pool.h"
 #include "rope.cdef"
 #include "vectors.h"
 
@@ -23,32 +24,54 @@ static void turn_heads(const char *x, int64_t first, int64_t num_heads, int64_t 
         }
 }
 
+enum { TOKENS = 16 }; /* of a task */
+
+struct call {
+    const char *q, *k;
+    char *q_out, *k_out;
+    const int64_t *positions;
+    const double *inv_freq;
+    float *angles; /* [num_threads][2 * num_pairs] */
+    int64_t q_stride, k_stride, num_tokens, num_heads, num_kv_heads, num_pairs;
+    double scaling;
+    int type;
+};
+
+static void turn_token(const struct call *call, int64_t token, float *cosines)
+{
+    const int64_t num_pairs = call->num_pairs, head_dim = 2 * num_pairs;
+    float *sines = cosines + num_pairs;
+    for (int64_t pair = 0; pair < num_pairs; pair++) {
+        double sine, cosine;
+        sincos((double)call->positions[token] * call->inv_freq[pair], &sine, &cosine);
+        cosines[pair] = (float)(cosine * call->scaling);
+        sines[pair] = (float)(sine * call->scaling);
+    }
+    turn_heads(call->q, token * call->q_stride, call->num_heads, num_pairs, cosines, sines, call->type, call->q_out,
+               token * call->num_heads * head_dim);
+    turn_heads(call->k, token * call->k_stride, call->num_kv_heads, num_pairs, cosines, sines, call->type,
+               call->k_out, token * call->num_kv_heads * head_dim);
+}
+
+static void turn_task(const void *context, int64_t task, int worker)
+{
+    const struct call *call = context;
+    for (int64_t token = task * TOKENS; token < call->num_tokens && token < (task + 1) * TOKENS; token++)
+        turn_token(call, token, call->angles + worker * 2 * call->num_pairs);
+}
+
 int minisgl_rope(const char *q, int64_t q_stride, const char *k, int64_t k_stride, int64_t num_tokens,
                  int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, const int64_t *positions,
                  const double *inv_freq, double scaling, int type, char *q_out, char *k_out, int num_threads)
 {
-    const int64_t num_pairs = head_dim / 2;
-    int failed = 0;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1) reduction(| : failed)
-    {
-        float *cosines = malloc((size_t)(2 * num_pairs + 1) * sizeof *cosines), *sines = cosines + num_pairs;
-        failed = cosines == NULL;
-#pragma omp for schedule(static)
-        for (int64_t token = 0; token < num_tokens; token++) {
-            for (int64_t pair = 0; cosines != NULL && pair < num_pairs; pair++) {
-                double sine, cosine;
-                sincos((double)positions[token] * inv_freq[pair], &sine, &cosine);
-                cosines[pair] = (float)(cosine * scaling);
-                sines[pair] = (float)(sine * scaling);
-            }
-            if (cosines == NULL)
-                continue;
-            turn_heads(q, token * q_stride, num_heads, num_pairs, cosines, sines, type, q_out,
-                       token * num_heads * head_dim);
-            turn_heads(k, token * k_stride, num_kv_heads, num_pairs, cosines, sines, type, k_out,
-                       token * num_kv_heads * head_dim);
-        }
-        free(cosines);
-    }
-    return failed;
+    float *angles = malloc((size_t)(num_threads * head_dim + 1) * sizeof *angles);
+    if (angles == NULL)
+        return 1;
+    const struct call call = {.q = q, .k = k, .q_out = q_out, .k_out = k_out, .positions = positions,
+                              .inv_freq = inv_freq, .angles = angles, .q_stride = q_stride, .k_stride = k_stride,
+                              .num_tokens = num_tokens, .num_heads = num_heads, .num_kv_heads = num_kv_heads,
+                              .num_pairs = head_dim / 2, .scaling = scaling, .type = type};
+    minisgl_parallel(turn_task, &call, (num_tokens + TOKENS - 1) / TOKENS, num_threads);
+    free(angles);
+    return 0;
 }

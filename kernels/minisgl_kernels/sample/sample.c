@@ -6,10 +6,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "pool.h"
 #include "sample.cdef"
 #include "vectors.h"
 
-enum { DONE = -1, NO_MEMORY = -2 };
+enum { DONE = -1, NO_MEMORY = -2, REFUSED = -3 };
 
 struct choice {
     double weight;
@@ -102,23 +103,41 @@ static int is_allowed(double temperature, double top_p, double uniform)
     return temperature >= 0 && temperature <= DBL_MAX && top_p > 0 && top_p <= 1 && uniform >= 0 && uniform < 1;
 }
 
+struct call {
+    const char *logits;
+    const double *temperature, *top_p, *uniform;
+    const int64_t *top_k;
+    int64_t *tokens;
+    int64_t vocab_size;
+    int type;
+};
+
+/* Writes a row's token, or REFUSED or NO_MEMORY in its place. */
+static void sample_task(const void *context, int64_t row, int worker)
+{
+    (void)worker;
+    const struct call *c = context;
+    const int64_t first = row * c->vocab_size;
+    int64_t token = best_token(c->logits, first, c->vocab_size, c->type);
+    if (token < 0 || !is_allowed(c->temperature[row], c->top_p[row], c->uniform[row]))
+        token = REFUSED;
+    else if (c->temperature[row] > 0)
+        token = sample_row(c->logits, first, c->vocab_size, c->type, c->temperature[row], c->top_k[row],
+                           c->top_p[row], c->uniform[row], token);
+    c->tokens[row] = token;
+}
+
 int64_t minisgl_sample(const char *logits, int64_t num_reqs, int64_t vocab_size, int type,
                        const double *temperature, const int64_t *top_k, const double *top_p,
                        const double *uniform, int64_t *tokens, int num_threads)
 {
-    int64_t refused = num_reqs, missing = 0;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic) \
-    reduction(min : refused) reduction(+ : missing)
-    for (int64_t row = 0; row < num_reqs; row++) {
-        tokens[row] = best_token(logits, row * vocab_size, vocab_size, type);
-        if (tokens[row] < 0 || !is_allowed(temperature[row], top_p[row], uniform[row])) {
-            refused = row < refused ? row : refused;
-            continue;
-        }
-        if (temperature[row] > 0)
-            tokens[row] = sample_row(logits, row * vocab_size, vocab_size, type, temperature[row], top_k[row],
-                                     top_p[row], uniform[row], tokens[row]);
-        missing += tokens[row] == NO_MEMORY;
-    }
-    return missing > 0 ? NO_MEMORY : refused < num_reqs ? refused : DONE;
+    const struct call call = {logits, temperature, top_p, uniform, top_k, tokens, vocab_size, type};
+    minisgl_parallel(sample_task, &call, num_reqs, num_threads);
+    int64_t outcome = DONE;
+    for (int64_t row = num_reqs - 1; row >= 0; row--)
+        if (tokens[row] == NO_MEMORY)
+            return NO_MEMORY;
+        else if (tokens[row] == REFUSED)
+            outcome = row;
+    return outcome;
 }

@@ -6,7 +6,7 @@
 
 #include "store_kv.cdef"
 
-enum { DONE = -1, OVERLAP = -2 };
+enum { DONE = -1, OVERLAP = -2, AHEAD = 4, LINE = 64 };
 
 /* The addresses between the first and the last byte of some rows. */
 struct range {
@@ -48,6 +48,11 @@ int64_t minisgl_store_kv(char *k_cache, int64_t k_cache_stride, char *v_cache, i
             return i;
     for (int64_t i = 0; i < num_tokens; i++) {
         int64_t slot = slots[i];
+        if (i + AHEAD < num_tokens)
+            for (int64_t at = 0, next = slots[i + AHEAD]; at < row_bytes; at += LINE) {
+                __builtin_prefetch(k_cache + next * k_cache_stride + at, 1);
+                __builtin_prefetch(v_cache + next * v_cache_stride + at, 1);
+            }
         memcpy(k_cache + slot * k_cache_stride, k + i * k_stride, (size_t)row_bytes);
         memcpy(v_cache + slot * v_cache_stride, v + i * v_stride, (size_t)row_bytes);
     }
