@@ -12,6 +12,9 @@ Chapter: spec/03-locks-and-eviction.md
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
 
 from minisgl_kernels import backends
 from minisgl_ref.bench.calibration import calibrate
@@ -20,6 +23,17 @@ from minisgl_ref.bench.kernels import bench_kernels
 from minisgl_ref.bench.mooncake import TRACE_VARIABLE, bench_mooncake, trace_path
 from minisgl_ref.bench.serving import Workload, bench_serving
 from minisgl_ref.demo import DISTRIBUTION, INSTALL, find_model
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch and the C kernels use one thread inside: what is measured there is one core's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def run(report: Callable[[str], None], repeats: int = 5, num_requests: int = 64) -> dict[str, object]:

@@ -324,30 +324,41 @@ def bench(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     with _explained():
-        from minisgl_ref.bench import run
+        from minisgl_ref.bench import one_thread, run
 
-        figures: dict[str, object] = {
-            "fuzz": [_throughput(tell, level, examples) for level in targets.LEVELS]
-        }
+        figures: dict[str, object] = {}
+        with one_thread():
+            figures["fuzz"] = [
+                _throughput(tell, level, examples, driver)
+                for driver in (DriverName.HYPOTHESIS, DriverName.SWARM)
+                for level in targets.LEVELS
+            ]
         figures |= run(tell, num_requests=requests)
     if as_json:
         print(json.dumps(figures, indent=2))
 
 
-def _throughput(tell: Callable[[str], None], level: str, examples: int) -> dict[str, object]:
-    """Run the swarm on our engine, its own checks off; tell what driver, engine and judges do a second."""
+def _throughput(
+    tell: Callable[[str], None], level: str, examples: int, driver: DriverName
+) -> dict[str, object]:
+    """Tell what driver, engine and judges do a second: Hypothesis with FULL checks, the swarm with none."""
     from minisgl_conformance.adapters.zoo import make_right
 
-    run_fuzz(make_right(level), level, seed=1, examples=1, driver=DriverName.SWARM.value)  # imports
+    has_checks = driver is DriverName.HYPOTHESIS
+    make_target = TARGETS["ours", level] if has_checks else make_right(level)
+    run_fuzz(make_target, level, seed=1, examples=1, driver=driver.value)  # imports
     began = process_time()
-    summary = run_fuzz(make_right(level), level, seed=1, examples=examples, driver=DriverName.SWARM.value)
+    summary = run_fuzz(make_target, level, seed=1, examples=examples, driver=driver.value)
     summary.seconds = process_time() - began  # of one thread that never waits: neighbours count little
     word = "steps" if level == targets.ENGINE else "operations"
+    checks = "FULL checks" if has_checks else "the engine's own checks off"
     tell(
-        f"fuzz level {level}: {summary.judged_steps_per_second:.0f} judged {word}/s, every judge on, one core"
+        f"fuzz level {level}, {driver.value}: {summary.judged_steps_per_second:.0f} judged {word}/s, "
+        f"every judge on, {checks}, one core"
     )
     return {
         "level": level,
+        "driver": driver.value,
         "programs": summary.num_programs,
         "judged_steps": summary.num_judged_steps,
         "judged_steps_per_second": round(summary.judged_steps_per_second, 1),
