@@ -184,8 +184,6 @@ def fuzz(
             corners = None if examples is None else -(-examples // 10)
             run.hypothesis(corners, None if seconds is None else seconds / 2)
             run.swarm(None if examples is None or corners is None else examples - corners, seconds, workers)
-    except TimeIsOver:
-        pass
     except KeyboardInterrupt:
         summary.interrupted = True
     summary.seconds = time.perf_counter() - began
@@ -264,7 +262,10 @@ class _Run:
             origin = {"driver": HYPOTHESIS, "seed": self.seed, "batch": batch_idx}
             session = _Watched(self.make_target, self.level, self.fixed, self.judges, self.streams, origin)
             session.run, session.seconds = self, seconds
-            _run_batch(session, _batch_seed(self.seed, batch_idx), left)
+            try:
+                _run_batch(session, _batch_seed(self.seed, batch_idx), left)
+            except TimeIsOver:  # the swarm's share of the time is still to come
+                return
             if session.finding is not None:
                 self._found(session.finding)
             batch_idx += 1

@@ -139,3 +139,16 @@ def test_a_default_run_reaches_every_mark(level: str) -> None:
 
     assert {name: count for name in MARKS[level] if (count := summary.marks[name]) < 3} == {}
     assert summary.num_judged_steps >= 10_000
+
+
+def test_the_swarm_gets_its_half_of_the_time() -> None:
+    """Hypothesis' share ends, and the swarm's begins. (fuzz.py)"""
+    drivers: list[str] = []
+
+    def watch(summary: Summary, result: Result | None) -> None:
+        if result is not None:
+            drivers.append(str(result.program.origin["driver"]))
+
+    fuzz(OracleCache, "cache", seed=1, seconds=0.4, watch=watch, driver="both")
+
+    assert set(drivers) == {"hypothesis", "swarm"}
