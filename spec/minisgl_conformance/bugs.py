@@ -51,7 +51,7 @@ class Hunt:
     programs: int = 0
     operations: int = 0
     seconds: float = 0.0  # of processor time, to the first finding
-    share: float = 0.0  # of random programs that show it
+    share: float | None = None  # of random programs that show it; None where it was not measured
     length: int = 0  # operations after reduction
     reduce_seconds: float = 0.0
     blame: int = -1
@@ -186,8 +186,12 @@ def summary_lines(hunts: Sequence[Hunt]) -> list[str]:
     seconds = sorted(hunted.seconds for hunted in found)
     lengths = sorted(hunted.length for hunted in found)
     most = lengths[ceil(0.95 * len(lengths)) - 1]
-    rare = sum(hunted.share < 0.1 for hunted in found)
+    shares = [hunted.share for hunted in found if hunted.share is not None]
     two = sum(len(hunted.judges) >= 2 for hunted in found)
+    measured = [
+        f"shown by fewer than 10 % of random programs: {sum(share < 0.1 for share in shares)}",
+        f"seen by two judges or more: {two}",
+    ]
     return [
         f"found: {len(found)} of {len(hunts)}",
         f"seconds to the first finding: median {median(seconds):.2f}, most {seconds[-1]:.2f}",
@@ -195,8 +199,7 @@ def summary_lines(hunts: Sequence[Hunt]) -> list[str]:
         f"seconds of a reduction: most {max(hunted.reduce_seconds for hunted in found):.2f}",
         f"declared rule first: {sum(hunted.is_named for hunted in found)} of {len(found)}",
         f"blame right: {sum(hunted.is_blamed for hunted in found)} of {len(found)}",
-        f"shown by fewer than 10 % of random programs: {rare}",
-        f"seen by two judges or more: {two}",
+        *(measured if len(shares) == len(found) else ["shares and single judges: not measured"]),
     ]
 
 
@@ -207,9 +210,10 @@ def _row(hunted: Hunt) -> str:
         )
     named = hunted.named if hunted.is_named else f"{hunted.named}, not {hunted.rule}"
     blame = "right" if hunted.is_blamed else f"step {hunted.blame}, not {hunted.truth}"
+    share = "" if hunted.share is None else f"{hunted.share:.0%}"
     return (
         f"| {hunted.name} | {hunted.level} | yes | {hunted.operations} | {hunted.seconds:.2f} "
-        f"| {hunted.share:.0%} | {hunted.length} | {named} | {blame} | {', '.join(hunted.judges)} |"
+        f"| {share} | {hunted.length} | {named} | {blame} | {', '.join(hunted.judges)} |"
     )
 
 

@@ -62,6 +62,7 @@ def test_a_judge_alone_sees_or_does_not_see() -> None:
     hunted = bugs.hunt(NAMES[1], seed=1)
 
     assert hunted.judges == ("ownership", "content")
+    assert hunted.share is not None
     assert 0 < hunted.share < 1
 
 
