@@ -167,9 +167,9 @@ at_rest == [stage |-> "idle", budget |-> 0, chosen |-> << >>, is_open |-> FALSE,
 
 is_between_operations == host.stage = "idle" /\ processing = << >>
 
-(* The first request of the line that the walk has not passed. *)
+(* The line has a request that the walk has not passed; it is open in the stage "schedule" only. *)
 can_walk ==
-    /\ host.stage = "schedule" /\ host.is_open /\ host.budget > 0
+    /\ host.is_open /\ host.budget > 0
     /\ Len(host.chosen) < Len(waiting)
 head_of_line == waiting[Len(host.chosen) + 1]
 
@@ -187,10 +187,9 @@ is_nothing_chosen == host.stage = "schedule" /\ ~can_walk /\ to_launch = << >>
 chunk_end(r, budget) ==
     IF mistake = "budget_ignored" THEN r.prompt_len ELSE min(r.prompt_len, r.cached_len + budget)
 
-(* Pages promised to admitted requests may be retired: then a step launches nothing, and processes the batch
-   in flight that holds them back. *)
+(* Pages promised to admitted requests may be retired (there is no other reason why they could be short): then a
+   step launches nothing, and processes the batch in flight that holds them back. *)
 is_waiting_for_retired ==
-    /\ retired # << >>
     /\ reserved_pages > Len(free_pages) + tree.evictable_size \div size
     /\ mistake \notin {"retired_pages_not_awaited", "admission_counts_tokens"}
 
@@ -389,7 +388,7 @@ fit ==
 
 why_not(f) ==
     CASE free_rows = << >> -> NO_ROW
-      [] f.need > f.before -> NO_ROOM
+      [] f.need > f.before /\ mistake # "no_room_check_before_lock" -> NO_ROOM
       [] f.need > f.after /\ mistake # "no_room_check_after_lock" -> NO_ROOM_AFTER_LOCK
       [] OTHER -> 0
 
@@ -435,7 +434,6 @@ evict ==
         result == evict_leaves(tree, short, size, << >>)
     IN  /\ is_chosen
         /\ short > 0
-        /\ result.pages # << >>
         /\ tree' = result.tree
         /\ free_pages' = free_pages \o result.pages
         /\ content' = poisoned(content, result.pages)
@@ -467,7 +465,9 @@ permitted_tokens(uid) ==
         ELSE IF is_sampled(r) /\ Len(r.ids) - r.prompt_len + 1 < r.max_tokens THEN config.outputs
         ELSE {CHOOSE token \in config.outputs : TRUE}
 
-(* Scheduler._launch and Engine.launch; tokens: what the model chooses for each request of the batch. *)
+can_launch == is_chosen /\ num_all_to_take = 0
+
+(* Scheduler._launch and Engine.launch, where it can; tokens: what the model chooses for each request of the batch. *)
 launch(tokens) ==
     LET entry(i) ==
             LET r == requests[to_launch[i]] IN
@@ -486,9 +486,7 @@ launch(tokens) ==
                       !.ids = IF entries[i].sampled THEN Append(@, entries[i].token) ELSE @]
         place(uid) == min_of({i \in 1..Len(to_launch) : to_launch[i] = uid})
         unfinished == SelectSeq(host.chosen, LAMBDA uid : requests[uid].device_len < requests[uid].prompt_len)
-    IN  /\ is_chosen
-        /\ num_all_to_take = 0
-        /\ num_launched' = number
+    IN  /\ num_launched' = number
         /\ requests' = [uid \in DOMAIN requests |->
                             IF uid \in range_of(to_launch) THEN moved(place(uid)) ELSE requests[uid]]
         /\ waiting' = (IF mistake = "chunk_leaves_the_line" THEN << >> ELSE unfinished)
@@ -502,10 +500,10 @@ launch(tokens) ==
         /\ UNCHANGED <<config, admitted, processing, given, retired, replies, pool_vars, num_submitted,
                        unended, queue, device_rows>>
 
+(* While a batch is being processed no other is due: at most two are in flight, and then one of them may be late. *)
 is_processing_due ==
-    /\ processing = << >>
-    /\ \/ host.stage = "process" /\ Len(in_flight) > host.late
-       \/ is_nothing_chosen /\ in_flight # << >>
+    \/ host.stage = "process" /\ Len(in_flight) > host.late
+    \/ is_nothing_chosen /\ in_flight # << >>
 
 (* What is to be done for an entry of the batch being processed: nothing, a release, or a reply first. *)
 what_to_do(entry, r) ==
@@ -664,8 +662,7 @@ submit_any ==
 abort_any == config.is_abortable /\ \E uid \in DOMAIN requests : abort(uid)
 reset_any == config.is_resettable /\ reset
 launch_any ==
-    /\ is_chosen
-    /\ num_all_to_take = 0
+    /\ can_launch
     /\ \E tokens \in [1..Len(to_launch) -> UNION {permitted_tokens(uid) : uid \in range_of(to_launch)}] :
         /\ \A i \in 1..Len(to_launch) : tokens[i] \in permitted_tokens(to_launch[i])
         /\ launch(tokens)
@@ -840,6 +837,9 @@ reads_hold_their_prefix == [][is_event(RUN_BATCH) => event'[3] = 1]_vars
 refusal_changes_nothing ==
     [][(is_event(SUBMIT) /\ event'[3] = 0) \/ (is_event(ABORT) /\ event'[3] = 0) \/ (is_event(RESET) /\ event'[2] = 0)
        => UNCHANGED all_but_event]_vars
+
+(* No rule: that it is refuted shows that what does not fit is refused before it is locked. *)
+never_refused_before_lock == [][~(is_event(REFUSE) /\ event'[3] = NO_ROOM)]_vars
 
 (* Each evicted leaf is the least recently used evictable leaf at its turn. *)
 evict_takes_oldest_leaf ==

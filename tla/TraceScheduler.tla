@@ -56,7 +56,7 @@ act(e) ==
       [] e[1] = REFUSE -> refuse
       [] e[1] = EVICT -> evict
       [] e[1] = TAKE_PAGES -> take_pages
-      [] e[1] = LAUNCH -> Len(e[5]) = Len(to_launch) /\ launch(e[5])
+      [] e[1] = LAUNCH -> can_launch /\ Len(e[5]) = Len(to_launch) /\ launch(e[5])
       [] e[1] = PROCESS -> process
       [] e[1] = INSERT -> insert
       [] e[1] = RELEASE -> release
@@ -155,7 +155,7 @@ explained_tokens == [i \in 1..Len(to_launch) |-> 0]
 explain ==
     /\ is_explaining /\ cursor = stop_at
     /\ \/ act(next_event)
-       \/ begin_step \/ reply_abort \/ admit \/ refuse \/ evict \/ take_pages \/ launch(explained_tokens)
+       \/ begin_step \/ reply_abort \/ admit \/ refuse \/ evict \/ take_pages \/ (can_launch /\ launch(explained_tokens))
        \/ process \/ reply_token \/ insert \/ release \/ end_step
     /\ PrintT(<<"model", event'>>)
     /\ cursor' = -1

@@ -132,13 +132,17 @@ def _calls(runner: Runner) -> Iterator[str]:
         start = end
     shown = [name for name in (targets.VIEW, targets.EXECUTIONS) if targets.claims(runner.target, name)]
     views = "".join(f", target.{name}()" for name in shown)
-    yield f"answer = {lines[-1].partition(' = ')[2] or lines[-1]}" if lines else "answer = None"
-    yield f"seen = answer{'[:1]' if _has_handle(runner) else ''}{views}"
+    yield f"answer = {_plain(lines[-1])}" if lines else "answer = None"
+    yield f"seen = answer{views}"
 
 
-def _has_handle(runner: Runner) -> bool:
-    """Say whether the last answer holds a handle, which prints its address."""
-    return bool(runner.ops) and runner.level == targets.CACHE and runner.ops[-1]["op"] in ("match", "insert")
+def _plain(line: str) -> str:
+    """Return a call whose answer prints the same each time: without the handle, which prints its address."""
+    call = line.partition(" = ")[2] or line
+    for name, handle, rest in (("match_prefix", "[0]", "[1]"), ("insert_prefix", "[1]", "[0]")):
+        if call.startswith(f"target.{name}("):
+            return call.removesuffix(handle) + rest
+    return call
 
 
 def _call(runner: Runner, idx: int, op: Json) -> str:

@@ -4,7 +4,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from minisgl_conformance.cli import app
+from minisgl_conformance.tla import __main__ as command_line
 from minisgl_conformance.tla import mutate, record, traces
 from minisgl_ref.testing import make_engine_target
 from minisgl_ref.zoo import deviations, fault
@@ -38,6 +41,23 @@ def test_recorded_runs_are_accepted_each_with_a_witness(tla: Path):
 
     assert verdict.rejected == ()
     assert len(verdict.outcomes) > 50
+
+
+def test_what_the_fuzzer_records_is_accepted(tla: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`minisgl-ref fuzz --record` writes programs and logs that the model follows. (tla/README.md)"""
+    arguments = ["fuzz", "--level", "engine", "--examples", "6", "--seed", "3", "--record", str(tmp_path)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+
+    code = command_line.main(["--tla", str(tla), "trace", str(tmp_path)])
+
+    assert code == 0
+    assert capsys.readouterr().out.startswith("6 of 6 accepted: ")
+
+
+def test_a_folder_without_recorded_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """It is shown, and nothing is called accepted. (tla/README.md)"""
+    assert command_line.main(["trace", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().out
 
 
 def test_changed_traces_are_judged_right(tla: Path):

@@ -54,9 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     of_traces.add_argument("--workers", type=int, default=2)
     of_traces.set_defaults(command=_traces)
-    of_file = commands.add_parser("trace", help="validate one program and its log")
-    of_file.add_argument("program", type=Path)
-    of_file.add_argument("log", type=Path)
+    of_file = commands.add_parser(
+        "trace", help="validate a program and its log, or all that `minisgl-ref fuzz --record` wrote"
+    )
+    of_file.add_argument("program", type=Path, help="a program, or the folder of --record")
+    of_file.add_argument("log", type=Path, nargs="?", help="the log of the program")
     of_file.set_defaults(command=_trace)
     of_graph = commands.add_parser(
         "graph", help="replay every edge of a state graph on oracle, engine and C kernels"
@@ -182,14 +184,27 @@ def _report_mutants(make_target: MakeTarget, options: argparse.Namespace) -> boo
 
 
 def _trace(options: argparse.Namespace) -> int:
-    program, log = load_program(options.program.read_text()), load_log(options.log.read_text())
-    trace = traces.trace_of(program, log)
-    verdict = traces.validate([trace], options.tla)
-    if verdict.accepted:
-        _say(f"accepted: {len(trace.events)} events")
-        return 0
-    _say(str(traces.explain(trace, options.tla)))
-    return 1
+    """Validate one recorded run, or a folder of them."""
+    pairs = _recorded_in(options.program) if options.log is None else [(options.program, options.log)]
+    if not pairs:
+        _say(f"need a program and its log, or a folder with engine-*.program.jsonl; got {options.program}")
+        return 2
+    recordings = [
+        traces.trace_of(load_program(program.read_text()), load_log(log.read_text()))
+        for program, log in pairs
+    ]
+    verdict = traces.validate(recordings, options.tla)
+    num_events = sum(len(trace.events) for trace in recordings)
+    _say(f"{len(verdict.accepted)} of {len(recordings)} accepted: {num_events:,} events")
+    for idx in verdict.rejected[:1]:
+        _say(f"{pairs[idx][0]}:", str(traces.explain(recordings[idx], options.tla)))
+    return 1 if verdict.rejected else 0
+
+
+def _recorded_in(folder: Path) -> list[tuple[Path, Path]]:
+    """Return the programs of level `engine` in a folder, each with its log."""
+    programs = sorted(folder.glob("engine-*.program.jsonl"))
+    return [(program, Path(str(program).replace(".program.", ".log."))) for program in programs]
 
 
 # -- graph -------------------------------------------------------------------------------------

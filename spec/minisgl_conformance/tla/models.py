@@ -92,12 +92,14 @@ def model_text(model: Model, tla: Path) -> str:
     return re.sub(r"(?m)^(\s*configurations <-).*$", rf"\1 {model.configurations}", text)
 
 
-def check(model: Model, tla: Path) -> Checked:
-    """Run TLC on a model."""
+def check(model: Model, tla: Path, most_seconds: float | None = None) -> Checked:
+    """Run TLC on a model; after `most_seconds` it is stopped, and has failed."""
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         config = Path(folder) / f"{model.name}.cfg"
         config.write_text(model_text(model, tla))
-        outcome = tlc.run(tla / f"{model.module}.tla", config, workers=model.workers)
+        outcome = tlc.run(
+            tla / f"{model.module}.tla", config, workers=model.workers, most_seconds=most_seconds
+        )
     if outcome.rule == tlc.LIVENESS:
         outcome = replace(outcome, rule=_only_property(model_text(model, tla)))
     return Checked(model, outcome)

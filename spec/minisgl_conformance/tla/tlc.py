@@ -101,6 +101,7 @@ def run(
     options: Sequence[str] = (),
     library: Path | None = None,
     properties: Mapping[str, str] | None = None,
+    most_seconds: float | None = None,
 ) -> Outcome:
     """Run TLC on a module; its own files go to a folder that is removed.
 
@@ -108,6 +109,7 @@ def run(
         options:     further options of TLC.
         library:     a folder with modules that `module` extends, if they are elsewhere.
         properties:  Java system properties.
+        most_seconds: after so many a run is stopped, and has failed.
 
     Raises: BackendUnavailable without Java or the jar.
     """
@@ -125,9 +127,17 @@ def run(
             "-cp", str(jar), "tlc2.TLC", "-workers", str(workers), "-metadir", metadir,
             "-fp", "1", "-config", str(config.resolve()), *options, module.name,
         ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=module.resolve().parent, capture_output=True, text=True, check=False
-        )
+        try:
+            done = subprocess.run(
+                command,
+                cwd=module.resolve().parent,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=most_seconds,
+            )
+        except subprocess.TimeoutExpired:
+            return read_outcome(f"stopped after {most_seconds} s", time.perf_counter() - started)
     return read_outcome(done.stdout + done.stderr, time.perf_counter() - started)
 
 
