@@ -221,7 +221,7 @@ def bugs(
             names = list(faults())
             if sample is not None:
                 names = sorted(random.Random(seed).sample(names, min(sample, len(names))))
-            hunts = zoo_bugs.hunt_all(names, seed, workers, only_find=quick, watch=_tell_hunt(as_json))
+            hunts = zoo_bugs.hunt_all(names, seed, workers, only_find=quick, watch=_tell_hunt)
         else:
             _list_faults(faults(), as_json)
             return
@@ -231,22 +231,19 @@ def bugs(
         fault = fault_of(name)
         print(f"{fault.name}: {fault.sentence}\n{fault.change}\n")
         print(report(hunts[0].finding) if hunts[0].finding is not None else "not found")
-    print("\n".join(zoo_bugs.summary_lines(hunts)), file=sys.stderr)
+        print("\n".join(zoo_bugs.summary_lines(hunts)), file=sys.stderr)
+    else:
+        print(zoo_bugs.table(hunts), end="")
     if write is not None:
         write.write_text(zoo_bugs.table(hunts), encoding="utf-8")
     if not all(hunted.found for hunted in hunts):
         raise typer.Exit(FINDING)
 
 
-def _tell_hunt(as_json: bool) -> Callable[[Any], None]:
-    def tell(hunted: Any) -> None:
-        how = (
-            f"{hunted.named}, {hunted.operations} operations, {hunted.seconds:.2f} s, length {hunted.length}"
-        )
-        line = f"{hunted.name}: {how if hunted.found else 'not found'}"
-        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
-
-    return tell
+def _tell_hunt(hunted: Any) -> None:
+    """Say at once what a hunt gave; the table comes when all are done."""
+    how = f"{hunted.named}, {hunted.operations} operations, {hunted.seconds:.2f} s, length {hunted.length}"
+    print(f"{hunted.name}: {how if hunted.found else 'not found'}", file=sys.stderr, flush=True)
 
 
 def _list_faults(faults: dict[str, Any], as_json: bool) -> None:

@@ -308,3 +308,40 @@ def test_targets_says_what_is_available_and_why_not(monkeypatch: pytest.MonkeyPa
     assert set(told) == {"oracle", "ours", "torch", "c"}
     assert told["oracle"] is None
     assert told["ours"] == "no module numpy: pip install 'minisgl-ref[engine]'"
+
+
+def test_bugs_lists_the_zoo() -> None:
+    """Each deliberate bug with its rule and what is wrong. (README.md#the-command)"""
+    result = run("bugs", "--json")
+
+    listed = {entry["name"]: entry for entry in json.loads(result.stdout)}
+    assert result.exit_code == 0
+    assert len(listed) >= 100
+    assert listed["release_in_flight"]["rule"] == "in_flight_requests_are_held"
+
+
+def test_bugs_hunts_one_and_shows_its_report() -> None:
+    """The change, the report, and the figures. (README.md#the-command)"""
+    result = run("bugs", "release_in_flight", "--quick")
+
+    assert result.exit_code == 0
+    assert "\nin_flight_requests_are_held: " in result.stdout
+    assert "found: 1 of 1" in result.output
+
+
+def test_bugs_hunts_a_sample_and_prints_the_table() -> None:
+    """One row per bug, then the figures of all. (README.md#the-command)"""
+    result = run("bugs", "--sample", "3", "--quick", "--seed", "2")
+
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| ")]
+    assert result.exit_code == 0
+    assert len(rows) == 3 + 2
+    assert "found: 3 of 3" in result.stdout.splitlines()
+
+
+def test_an_unknown_bug_is_a_usage_error() -> None:
+    """By its name. (README.md#the-command)"""
+    result = run("bugs", "no_such_bug")
+
+    assert result.exit_code == 2
+    assert "no_such_bug" in result.output
