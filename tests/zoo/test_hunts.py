@@ -5,6 +5,8 @@ Guide: tests/README.md
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from minisgl_conformance import bugs
@@ -15,6 +17,7 @@ from minisgl_ref.zoo.deviations import UNDOS
 from minisgl_spec.errors import ContractError
 from minisgl_spec.trace import Program
 
+REPORT = Path(__file__).with_name("report_no_row_rewrite.txt")
 NAMES = {number: fault.name for number, fault in UNDOS.items()}
 
 
@@ -55,6 +58,14 @@ def test_a_report_has_the_biography_of_the_guilty_page() -> None:
     assert len(lines) <= 40
     assert f"biography of {finding.subject}:" in lines
     assert any("taken by request" in line for line in lines)
+
+
+def test_the_report_that_the_chapter_shows_is_what_is_printed() -> None:
+    """Word for word; the file is written anew from what this prints. (fuzzing.md#a-finding)"""
+    finding = bugs.hunt(NAMES[1], seed=1, only_find=True).finding
+
+    assert finding is not None
+    assert report(finding).rstrip() == REPORT.read_text(encoding="utf-8").rstrip()
 
 
 def test_a_judge_alone_sees_or_does_not_see() -> None:
