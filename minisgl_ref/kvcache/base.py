@@ -238,8 +238,8 @@ def view_of(cache: PrefixCache, nodes: Sequence[Node]) -> CacheView:
     """Describe a cache and the given nodes of it, as they are, right or wrong."""
     return CacheView(
         page_size=cache.page_size,
-        nodes=tuple(_node_view(node, cache.page_size) for node in nodes),
-        locked_handles=tuple(handle.view() for handle in cache.locked_handles),
+        nodes=tuple([_node_view(node, cache.page_size) for node in nodes]),
+        locked_handles=tuple([handle.view() for handle in cache.locked_handles]),
         evictable_size=cache.evictable_size,
         protected_size=cache.protected_size,
     )
@@ -254,7 +254,7 @@ def _node_view(node: Node, page_size: int) -> NodeView:
     return NodeView(
         node_id=node.node_id,
         parent=None if node.parent is None else node.parent.node_id,
-        children=tuple(sorted((tokens_of(page), child.node_id) for page, child in node.children.items())),
+        children=tuple(sorted([(tokens_of(page), child.node_id) for page, child in node.children.items()])),
         key=tokens_of(node.key),
         slots=pages_to_slots(node.pages, page_size),
         ref_count=node.ref_count,

@@ -114,9 +114,9 @@ def _blame_standstill(runner: Runner, noticed: int) -> tuple[int, str]:
 def timeless(view: Any) -> Any:
     """Return a view without the ticks of its nodes: an order that nobody used yet is no difference."""
     if isinstance(view, EngineView):
-        return replace(view, cache=timeless(view.cache))
+        return view._replace(cache=timeless(view.cache))
     if isinstance(view, CacheView):
-        return replace(view, nodes=tuple([replace(node, last_used=0) for node in view.nodes]))
+        return view._replace(nodes=tuple([node._replace(last_used=0) for node in view.nodes]))
     return view
 
 

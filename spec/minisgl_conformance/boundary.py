@@ -11,7 +11,7 @@ Chapter: spec/README.md
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from operator import index
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -50,7 +50,8 @@ def whole(method: str, value: Any) -> int:
 
 def wholes(method: str, value: Any) -> tuple[int, ...]:
     """Return a sequence of whole numbers."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    is_plain = type(value) is tuple  # asked first, for it costs nothing
+    if not is_plain and (isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)):
         _refuse(method, "a sequence of whole numbers", value)
     try:
         return tuple([index(item) for item in value])
@@ -60,7 +61,8 @@ def wholes(method: str, value: Any) -> tuple[int, ...]:
 
 def parts(method: str, value: Any, names: Sequence[str]) -> tuple[Any, ...]:
     """Return the parts of an answer that is a tuple of so many."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    is_plain = type(value) is tuple
+    if not is_plain and (isinstance(value, str | bytes) or not isinstance(value, Iterable)):
         _refuse(method, f"({', '.join(names)})", value)
     found = tuple(value)
     if len(found) != len(names):
@@ -130,8 +132,8 @@ def _plain(method: str, value: Any, many: Callable[[list[Any]], Any]) -> Any:
         items = value if {*map(type, value)} <= {int} else [_plain(method, item, many) for item in value]
         is_same = kind is many and all(map(_is, items, value))
         return value if is_same else many(list(items))
-    if is_dataclass(kind):
-        named = {f.name: getattr(value, f.name) for f in fields(value)}
+    if is_dataclass(kind) or (many is tuple and hasattr(kind, "_fields")):
+        named = {name: getattr(value, name) for name in field_names(kind)}
         made = {name: _plain(f"{method}, {name}", item, many) for name, item in named.items()}
         return value if all(map(_is, named.values(), made.values())) else kind(**made)
     if isinstance(value, Mapping):
@@ -141,6 +143,11 @@ def _plain(method: str, value: Any, many: Callable[[list[Any]], Any]) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return many([_plain(method, item, many) for item in value])
     return str(value) if isinstance(value, str) else whole(method, value)
+
+
+def field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a named tuple or a dataclass; of anything else, none."""
+    return tuple(getattr(kind, "_fields", getattr(kind, "__dataclass_fields__", ())))
 
 
 def _is(one: object, other: object) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from statistics import median
 from time import process_time
 from typing import Annotated, Any
 
@@ -48,6 +49,7 @@ FINDING, USAGE, CRASH, INTERRUPTED = 1, 2, 3, 130
 INSTALL = "pip install 'minisgl-ref[engine]'"
 ENGINE_MODULES = {"torch", "transformers", "accelerate", "gguf", "cffi", "numpy", "safetensors", "triton"}
 DEFAULT_EXAMPLES = 300
+BENCH_RUNS = 5
 
 app = typer.Typer(
     name="minisgl-ref",
@@ -310,7 +312,7 @@ def _recorded(llm: Any, folder: Path | None) -> Iterator[None]:
 
 @app.command()
 def bench(
-    examples: Annotated[int, typer.Option(min=1, help="Programs per level for the throughput.")] = 100,
+    examples: Annotated[int, typer.Option(min=1, help="Programs per run of the throughput.")] = 100,
     requests: Annotated[int, typer.Option(min=0, help="Requests to serve; 0 leaves serving out.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -338,29 +340,42 @@ def bench(
 def _throughput(
     tell: Callable[[str], None], level: str, examples: int, driver: DriverName
 ) -> dict[str, object]:
-    """Tell what driver, engine and judges do a second: Hypothesis with FULL checks, the swarm with none."""
+    """Tell what driver, engine and judges do a second: Hypothesis with FULL checks, the swarm with none.
+
+    The median of runs of other seeds, each of so many programs (Hypothesis shares them), and of the
+    calibration loop before each.
+    """
     from minisgl_conformance.adapters.zoo import make_right
+    from minisgl_ref.bench.calibration import calibrate
 
     has_checks = driver is DriverName.HYPOTHESIS
     make_target = TARGETS["ours", level] if has_checks else make_right(level)
     run_fuzz(make_target, level, seed=1, examples=1, driver=driver.value)  # imports
-    began = process_time()
-    summary = run_fuzz(make_target, level, seed=1, examples=examples, driver=driver.value)
-    summary.seconds = process_time() - began  # of one thread that never waits: neighbours count little
+    count = -(-examples // BENCH_RUNS) if has_checks else examples
+    runs, calibrations = [], []
+    for seed in range(1, 1 + BENCH_RUNS):
+        calibrations.append(calibrate())
+        began = process_time()
+        summary = run_fuzz(make_target, level, seed=seed, examples=count, driver=driver.value)
+        summary.seconds = process_time() - began  # of one thread that never waits: neighbours count little
+        runs.append(summary)
+    steps_per_second = median(run.judged_steps_per_second for run in runs)
+    calibration_us = median(calibrations)
     word = "steps" if level == targets.ENGINE else "operations"
     checks = "FULL checks" if has_checks else "the engine's own checks off"
     tell(
-        f"fuzz level {level}, {driver.value}: {summary.judged_steps_per_second:.0f} judged {word}/s, "
-        f"every judge on, {checks}, one core"
+        f"fuzz level {level}, {driver.value}: {steps_per_second:.0f} judged {word}/s, every judge on, "
+        f"{checks}, one core; median of {BENCH_RUNS}, calibration loop: {calibration_us:.0f} us"
     )
     return {
         "level": level,
         "driver": driver.value,
-        "programs": summary.num_programs,
-        "judged_steps": summary.num_judged_steps,
-        "judged_steps_per_second": round(summary.judged_steps_per_second, 1),
-        "operations_per_second": round(summary.operations_per_second, 1),
-        "findings": len(summary.findings),
+        "programs": sum(run.num_programs for run in runs),
+        "judged_steps": sum(run.num_judged_steps for run in runs),
+        "judged_steps_per_second": round(steps_per_second, 1),
+        "operations_per_second": round(median(run.operations_per_second for run in runs), 1),
+        "calibration_us": round(calibration_us),
+        "findings": sum(len(run.findings) for run in runs),
     }
 
 

@@ -315,6 +315,8 @@ class EngineRunner(Runner):
         executed = self._call("executions", self.target.executions)
         if not self.is_exact:
             executed = boundary.pictures("executions", executed, Execution)
+        if not executed:
+            return
         self.executed = (*self.executed, *executed)
         self.executions += [(len(self.ops) - 1, execution) for execution in executed]
         if self.judges_content:
@@ -342,12 +344,6 @@ class EngineRunner(Runner):
     def _hold_refusal(self, operation: str, uid: int, refusal: Refusal | None, is_mistake: bool) -> None:
         text = str(refusal) if refusal is not None else None
         self._hold(contracts.mistakes_are_refused, f"{operation} of request {uid}", text, is_mistake)
-
-    def _hold_unchanged(self) -> None:
-        if self.view is not None:
-            after = self._take_view()
-            if after != self.view:
-                self._hold(contracts.refusal_changes_nothing, self.view, after)
 
     def _mark(self, op: Json, event: Json, before: EngineView | None) -> None:
         situations.mark_engine(self, op, event, before)

@@ -206,7 +206,5 @@ class ManagerRunner(Runner):
         self._hold(contracts.mistakes_are_refused, f"{op['op']} of request {op['uid']}", need, is_mistake)
         if need is None:
             return self._event(op)
-        if self.view is not None:
-            after = self._call("view", self.target.view)
-            self._hold(contracts.refusal_changes_nothing, self.view, after)
+        self._hold_unchanged()
         return self._event(op, refused=need)

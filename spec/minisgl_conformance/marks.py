@@ -179,7 +179,7 @@ class Marks:
     """How often the marks of one level were reached."""
 
     def __init__(self, level: str) -> None:
-        self.level = level
+        self.known = MARKS[level]
         self.counts: Counter[str] = Counter()
         self.rows: set[int] = set()  # given to a request before
         self.prompts: set[tuple[int, ...]] = set()
@@ -187,7 +187,7 @@ class Marks:
 
     def sometimes(self, name: str, condition: object) -> None:
         """Count a situation if it is there; the name must be a mark of the level."""
-        mark = MARKS[self.level][name]
+        mark = self.known[name]
         if condition:
             self.counts[mark.name] += 1
 
@@ -203,10 +203,12 @@ def mark_cache(runner: CacheRunner, op: Json, event: Json, before: CacheView | N
     elif event.get("skipped") == "no_pages":
         marks.sometimes("insertion_without_pages", True)
     elif "skipped" not in event:
-        if op["op"] in ("match", "insert"):
+        name = op["op"]
+        if name in ("match", "insert"):
             _mark_cache_prompt(marks, runner, op, event)
-        marks.sometimes("cache_reset", op["op"] == "reset")
-        marks.sometimes("root_locked", op["op"] == "lock" and not runner.handles[op["handle"]].ids)
+        elif name == "lock":
+            marks.sometimes("root_locked", not runner.handles[op["handle"]].ids)
+        marks.sometimes("cache_reset", name == "reset")
         marks.sometimes("naive_cache", runner.is_naive)
         if runner.view is not None and before is not None:
             _mark_tree(marks, before, runner.view)
@@ -249,8 +251,8 @@ def _mark_cache_prompt(marks: Marks, runner: CacheRunner, op: Json, event: Json)
 
 def _mark_cache_view(marks: Marks, runner: CacheRunner, op: Json, before: CacheView) -> None:
     view: CacheView = runner.view
-    named = Counter(handle.node_id for handle in view.locked_handles if handle.node_id != ROOT)
-    marks.sometimes("two_locks_on_one_node", any(count > 1 for count in named.values()))
+    named = [handle.node_id for handle in view.locked_handles if handle.node_id != ROOT]
+    marks.sometimes("two_locks_on_one_node", len(set(named)) < len(named))
     if op["op"] == "evict":
         gone = before.evictable_size - view.evictable_size
         marks.sometimes("eviction", gone)

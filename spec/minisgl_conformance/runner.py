@@ -115,6 +115,7 @@ class Runner(ABC):
         self.num_added = 0  # operations at the end that are the runner's own
         self.view: Any = None  # after the last operation
         self._clean_view: EngineView | None = None  # the last that was judged, if nothing was wrong with it
+        self._refused_view: Any = None  # after the operation under way, if it was refused
         self.views: list[Any] = []  # before the first operation, and after each
         self._found: list[Violation] = []
         self._disagreements: list[Violation] = []
@@ -133,7 +134,7 @@ class Runner(ABC):
         Raises:  ContractError if the program itself is wrong.
         """
         before, error = self.view, None
-        self._found, self._disagreements = [], []
+        self._found, self._disagreements, self._refused_view = [], [], None
         self.ops.append(op)
         try:
             self.events.append(self._run(op))
@@ -193,7 +194,7 @@ class Runner(ABC):
 
     def _judge(self, raised: TargetRaised | None) -> None:
         try:
-            self.view = self._take_view()
+            self.view = self._take_view() if self._refused_view is None else self._refused_view
             if self.has_view or raised is None:
                 self._judge_view()
         except TargetRaised as error:
@@ -243,7 +244,17 @@ class Runner(ABC):
 
     def _hold(self, promise: Callable[..., Iterator[str]], *args: Any) -> None:
         """Hold an answer to a contract."""
-        self._found += [Violation(promise.__name__, fact) for fact in promise(*args)]
+        for fact in promise(*args):
+            self._found.append(Violation(promise.__name__, fact))
+
+    def _hold_unchanged(self) -> None:
+        """Hold the view after a refused call to the one before; it is the view that is judged, too."""
+        if self.view is not None:
+            after = self._take_view()
+            is_same = after == self.view
+            self._refused_view = self.view if is_same else after
+            if not is_same:
+                self._hold(contracts.refusal_changes_nothing, self.view, after)
 
     def _compare(self, what: str, found: object, expected: object) -> None:
         """Hold an answer to the oracle's."""
@@ -296,9 +307,8 @@ def run_program(
 
 def _difference(found: object, expected: object) -> tuple[object, object]:
     """Narrow two unequal values down to where they differ, as far as that can be read."""
-    fields = getattr(type(found), "__dataclass_fields__", None)
-    if fields is not None and type(found) is type(expected):
-        for name in fields:
+    if type(found) is type(expected):
+        for name in boundary.field_names(type(found)):
             one, other = getattr(found, name), getattr(expected, name)
             if one != other:
                 inner = _difference(one, other)

@@ -61,7 +61,7 @@ class CachedPrefixes:
     def slots_of(self, ids: Tokens) -> tuple[Slot, ...]:
         """Return the slots of a prefix, in order of position; what is not cached has none."""
         ends = range(self.page_size, len(ids) + 1, self.page_size)
-        return tuple(slot for end in ends for slot in self.slots.get(tuple(ids[:end]), ()))
+        return tuple([slot for end in ends for slot in self.slots.get(tuple(ids[:end]), ())])
 
     def insert(self, ids: Tokens, slots: Sequence[Slot]) -> None:
         """Record an insertion; what is cached already stays as it is."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from minisgl_spec.errors import InvariantError, Violation
@@ -134,10 +135,11 @@ def slots_are_whole_pages(view: CacheView) -> Iterator[str]:
 @invariant(STRUCTURE, CacheView)
 def siblings_differ_in_first_page(view: CacheView) -> Iterator[str]:
     """Two children of one node never begin with the same page of tokens."""
-    first_pages = Counter(
-        (node.parent, node.key[: view.page_size]) for node in view.nodes if node.parent is not None
-    )
-    for (parent, page), count in first_pages.items():
+    size = view.page_size
+    first_pages = [(node.parent, node.key[:size]) for node in view.nodes if node.parent is not None]
+    if len(set(first_pages)) == len(first_pages):
+        return
+    for (parent, page), count in Counter(first_pages).items():
         if count > 1:
             yield f"{count} children of node {parent} begin with {page}"
 
@@ -146,17 +148,18 @@ def siblings_differ_in_first_page(view: CacheView) -> Iterator[str]:
 def parents_and_children_agree(view: CacheView) -> Iterator[str]:
     """A node is in its parent's children under the first page of its own key, and only there."""
     nodes = {node.node_id: node for node in view.nodes}
-    listed = Counter(child for node in view.nodes for _, child in node.children)
+    listed = _count([child for node in view.nodes for _, child in node.children])
     for node in view.nodes:
+        times = listed.get(node.node_id, 0)
         if node.parent is None:
-            if node.node_id != ROOT or listed[node.node_id]:
-                yield f"node {node.node_id} has no parent, yet is a child {listed[node.node_id]} times"
+            if node.node_id != ROOT or times:
+                yield f"node {node.node_id} has no parent, yet is a child {times} times"
             continue
         parent = nodes.get(node.parent)
         entry = (node.key[: view.page_size], node.node_id)
         if parent is None:
             yield f"node {node.node_id} has parent {node.parent}, which is not in the tree"
-        elif entry not in parent.children or listed[node.node_id] != 1:
+        elif entry not in parent.children or times != 1:
             yield (
                 f"node {node.node_id} begins with {entry[0]}; its parent {parent.node_id} lists "
                 f"{parent.children}"
@@ -170,16 +173,12 @@ def parents_and_children_agree(view: CacheView) -> Iterator[str]:
 def ref_count_counts_handles(view: CacheView) -> Iterator[str]:
     """A node's ref_count is the number of locked handles at or below it."""
     nodes = {node.node_id: node for node in view.nodes}
-    handles: Counter[int] = Counter()
-    for handle in view.locked_handles:
-        for node in _path(nodes, handle.node_id):
-            handles[node.node_id] += 1
+    paths = [_path(nodes, handle.node_id) for handle in view.locked_handles]
+    handles = _count([node.node_id for path in paths for node in path])
     for node in view.nodes:
-        if node.ref_count != handles[node.node_id]:
-            yield (
-                f"node {node.node_id} has ref_count={node.ref_count}, "
-                f"{handles[node.node_id]} locked handles at or below"
-            )
+        count = handles.get(node.node_id, 0)
+        if node.ref_count != count:
+            yield f"node {node.node_id} has ref_count={node.ref_count}, {count} locked handles at or below"
 
 
 @invariant(STRUCTURE, CacheView)
@@ -193,7 +192,7 @@ def locked_nodes_in_tree(view: CacheView) -> Iterator[str]:
                 f"which is not in the tree"
             )
             continue
-        length = sum(len(node.key) for node in _path(nodes, handle.node_id))
+        length = sum([len(node.key) for node in _path(nodes, handle.node_id)])
         if length != handle.prefix_len:
             yield (
                 f"a locked handle of {handle.prefix_len} tokens names node {handle.node_id}, "
@@ -205,8 +204,8 @@ def locked_nodes_in_tree(view: CacheView) -> Iterator[str]:
 def sizes_match_locks(view: CacheView) -> Iterator[str]:
     """evictable_size and protected_size are the slots under ref_count 0 and above 0."""
     body = [node for node in view.nodes if node.parent is not None]
-    evictable = sum(len(node.slots) for node in body if node.ref_count == 0)
-    protected = sum(len(node.slots) for node in body if node.ref_count > 0)
+    evictable = sum([len(node.slots) for node in body if node.ref_count == 0])
+    protected = sum([len(node.slots) for node in body if node.ref_count > 0])
     if (evictable, protected) != (view.evictable_size, view.protected_size):
         yield (
             f"recorded evictable_size={view.evictable_size}, protected_size={view.protected_size}; "
@@ -217,6 +216,9 @@ def sizes_match_locks(view: CacheView) -> Iterator[str]:
 @invariant(OWNERSHIP, CacheView)
 def slots_cached_once(view: CacheView) -> Iterator[str]:
     """No slot is cached by two nodes, or twice by one."""
+    slots = [slot for node in view.nodes for slot in node.slots]
+    if len(set(slots)) == len(slots):
+        return
     owners: dict[int, list[int]] = {}
     for node in view.nodes:
         for slot in node.slots:
@@ -232,16 +234,21 @@ def slots_cached_once(view: CacheView) -> Iterator[str]:
 @invariant(OWNERSHIP, EngineView)
 def pages_partitioned(view: EngineView) -> Iterator[str]:
     """Every page is free, cached by one node, private to one request, or retired: exactly one of these."""
+    cached = [slots_to_pages(node.slots, view.page_size) for node in view.cache.nodes]
+    private = [private_pages(request, view.page_size) for request in view.requests]
+    owned = [*view.free_pages, *view.retired_pages, *chain(*cached, *private)]
+    if sorted(owned) == list(range(view.num_pages)):
+        return
     owners: dict[int, list[str]] = {page: [] for page in range(view.num_pages)}
     for page in view.free_pages:
         owners.setdefault(page, []).append("free")
     for page in view.retired_pages:
         owners.setdefault(page, []).append("retired")
-    for node in view.cache.nodes:
-        for page in slots_to_pages(node.slots, view.page_size):
+    for node, pages in zip(view.cache.nodes, cached, strict=True):
+        for page in pages:
             owners.setdefault(page, []).append(f"node {node.node_id}")
-    for request in view.requests:
-        for page in private_pages(request, view.page_size):
+    for request, pages in zip(view.requests, private, strict=True):
+        for page in pages:
             owners.setdefault(page, []).append(f"request {request.uid}")
     for page, names in sorted(owners.items()):
         if page >= view.num_pages or page < 0:
@@ -253,6 +260,9 @@ def pages_partitioned(view: EngineView) -> Iterator[str]:
 @invariant(OWNERSHIP, EngineView)
 def rows_partitioned(view: EngineView) -> Iterator[str]:
     """Every row is free, held by exactly one request, or retired."""
+    held = [request.row for request in view.requests if request.row is not None]
+    if sorted((*view.free_rows, *held)) == list(range(view.num_rows)):
+        return
     owners: dict[int, list[str]] = {row: [] for row in range(view.num_rows)}
     for row in view.free_rows:
         owners.setdefault(row, []).append("free")
@@ -394,25 +404,34 @@ def mapped_pages_cover_lengths(view: EngineView) -> Iterator[str]:
 @invariant(CONTENT, ContentView)
 def slots_hold_their_tokens(view: ContentView) -> Iterator[str]:
     """Every cached or admitted slot holds the KV of the token prefix that names it."""
+    extend, read = view.shadow.extend, view.shadow.read
     nodes = {node.node_id: node for node in view.cache.nodes}
     prefixes: dict[int, int] = {ROOT: view.shadow.EMPTY}
     for node in _parents_first(nodes):
         prefix = prefixes[node.parent] if node.parent is not None else view.shadow.EMPTY
         for token, slot in zip(node.key, node.slots, strict=False):
-            prefix = view.shadow.extend(prefix, token)
-            if view.shadow.read(slot) != prefix:
+            prefix = extend(prefix, token)
+            if read(slot) != prefix:
                 yield f"node {node.node_id}: slot {slot} {view.shadow.describe_mismatch(slot, prefix)}"
         prefixes[node.node_id] = prefix
     for request in view.requests:
         prefix = view.shadow.EMPTY
         written = request.written_len if request.row is not None else 0
         for token, slot in zip(request.ids[:written], request.row_slots, strict=False):
-            prefix = view.shadow.extend(prefix, token)
-            if view.shadow.read(slot) != prefix:
+            prefix = extend(prefix, token)
+            if read(slot) != prefix:
                 yield f"request {request.uid}: slot {slot} {view.shadow.describe_mismatch(slot, prefix)}"
 
 
 # -- shared arithmetic -------------------------------------------------------------------------
+
+
+def _count(items: Iterable[int]) -> dict[int, int]:
+    """Return how often each item comes; a `Counter` is slower for a handful."""
+    counts: dict[int, int] = {}
+    for item in items:
+        counts[item] = counts.get(item, 0) + 1
+    return counts
 
 
 def private_pages(request: RequestView, page_size: int) -> tuple[int, ...]:

@@ -91,17 +91,17 @@ class RadixTree:
 
     def ref_count(self, node: Node) -> int:
         """Return the number of locked handles at or below `node`."""
-        return sum(handle.node.is_below(node) for handle in self.locked_handles)
+        return sum([handle.node.is_below(node) for handle in self.locked_handles])
 
     @property
     def evictable_size(self) -> int:
         """Slots that no locked handle protects."""
-        return sum(len(node.slots) for node in self.nodes if self.ref_count(node) == 0)
+        return sum([len(node.slots) for node in self.nodes if self.ref_count(node) == 0])
 
     @property
     def protected_size(self) -> int:
         """Slots at or above a locked handle."""
-        return sum(len(node.slots) for node in self.nodes if self.ref_count(node) > 0)
+        return sum([len(node.slots) for node in self.nodes if self.ref_count(node) > 0])
 
     # -- operations --------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ class RadixTree:
         """Return a picture of the tree, nodes in order of creation."""
         return CacheView(
             page_size=self.page_size,
-            nodes=tuple(self._node_view(node) for node in sorted(self.nodes, key=lambda node: node.node_id)),
-            locked_handles=tuple(handle.view() for handle in self.locked_handles),
+            nodes=tuple([self._node_view(node) for node in self.nodes]),
+            locked_handles=tuple([handle.view() for handle in self.locked_handles]),
             evictable_size=self.evictable_size,
             protected_size=self.protected_size,
         )
@@ -307,7 +307,7 @@ class RadixTree:
             node_id=node.node_id,
             parent=node.parent.node_id if node.parent is not None else None,
             children=tuple(
-                sorted((child.key[: self.page_size], child.node_id) for child in self.children(node))
+                sorted([(child.key[: self.page_size], child.node_id) for child in self.children(node)])
             ),
             key=node.key,
             slots=node.slots,

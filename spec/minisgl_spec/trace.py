@@ -92,10 +92,8 @@ def load_log(text: str, source: str = "log") -> Log:
 
 def hash_events(events: Iterable[Mapping[str, Any]]) -> str:
     """Return the SHA-256 of the canonical lines of `events`, in hexadecimal."""
-    digest = hashlib.sha256()
-    for event in events:
-        digest.update(dump_line(event).encode() + b"\n")
-    return digest.hexdigest()
+    lines = [dump_line(event) + "\n" for event in events]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def encode_float(value: float) -> float | str:

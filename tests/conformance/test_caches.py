@@ -8,9 +8,13 @@ from broken_caches import RIGHT, WRONG, BlindCacheOf, CacheOf, SplitLosesLock, t
 from minisgl_conformance import ConformanceError, run_conformance, run_program
 from minisgl_conformance.adapters.oracle import OracleCache
 from minisgl_conformance.fuzz import fuzz
+from minisgl_conformance.runner import make_runner
 from minisgl_spec.radix_tree import RadixTree
 
 RADIX = {"cache": "radix"}
+SMALL = {"page_size": 1, "num_pages": 4, "cache": "radix"}
+INSERT = {"op": "insert", "ids": [1, 2], "handle": None}  # into pages 0 and 1
+REFUSED = {"op": "unlock", "handle": 0}
 
 
 def test_the_oracle_keeps_its_own_rules_as_a_cache() -> None:
@@ -66,6 +70,31 @@ def test_a_finding_is_shrunk_and_its_program_repeats_it() -> None:
     assert again is not None
     assert (again.rule, again.fact, again.step_idx) == (finding.rule, finding.fact, finding.step_idx)
     assert str(caught.value).startswith("ref_count_counts_handles: A node's ref_count is")
+
+
+def test_a_page_given_away_behind_a_clean_view_is_found() -> None:
+    """A view that is as it was is judged again when other pages are free. (invariants.md)"""
+    runner = make_runner("cache", OracleCache, SMALL)
+    assert runner.apply(INSERT) is None
+    runner.free_pages.append(0)  # type: ignore[attr-defined]
+
+    finding = runner.apply(REFUSED)
+
+    assert finding is not None
+    assert finding.rules == ("pages_partitioned",)
+
+
+def test_a_slot_written_behind_a_clean_view_is_found() -> None:
+    """A view that is as it was is judged again when something was written. (invariants.md)"""
+    runner = make_runner("cache", OracleCache, SMALL, judges=("content",))
+    assert runner.apply(INSERT) is None
+    runner.free_pages = [0]  # type: ignore[attr-defined]
+    assert runner.apply(REFUSED) is None
+
+    finding = runner.apply({"op": "insert", "ids": [7], "handle": None, "drop_slots": 1})
+
+    assert finding is not None
+    assert finding.rules == ("slots_hold_their_tokens",)
 
 
 def test_a_judge_can_be_switched_off() -> None:

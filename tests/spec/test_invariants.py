@@ -7,7 +7,6 @@ Guide: spec/invariants.md
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -36,20 +35,20 @@ def healthy() -> EngineView:
 
 
 def with_node(view: EngineView, node_id: int, **changes: object) -> EngineView:
-    nodes = tuple(replace(n, **changes) if n.node_id == node_id else n for n in view.cache.nodes)  # type: ignore[arg-type]
-    return replace(view, cache=replace(view.cache, nodes=nodes))
+    nodes = tuple(n._replace(**changes) if n.node_id == node_id else n for n in view.cache.nodes)  # type: ignore[arg-type]
+    return view._replace(cache=view.cache._replace(nodes=nodes))
 
 
 def with_request(view: EngineView, **changes: object) -> EngineView:
-    return replace(view, requests=(replace(view.requests[0], **changes), *view.requests[1:]))  # type: ignore[arg-type]
+    return view._replace(requests=(view.requests[0]._replace(**changes), *view.requests[1:]))  # type: ignore[arg-type]
 
 
 def with_batch(view: EngineView, **changes: object) -> EngineView:
-    return replace(view, in_flight=(replace(view.in_flight[0], **changes),))  # type: ignore[arg-type]
+    return view._replace(in_flight=(view.in_flight[0]._replace(**changes),))  # type: ignore[arg-type]
 
 
 def with_cache(view: EngineView, **changes: object) -> EngineView:
-    return replace(view, cache=replace(view.cache, **changes))  # type: ignore[arg-type]
+    return view._replace(cache=view.cache._replace(**changes))  # type: ignore[arg-type]
 
 
 def broken(view: EngineView) -> set[str]:
@@ -67,20 +66,20 @@ BROKEN: dict[str, Callable[[EngineView], EngineView]] = {
     "locked_nodes_in_tree": lambda view: with_cache(view, locked_handles=(HandleView(7, 4, True),)),
     "sizes_match_locks": lambda view: with_cache(view, evictable_size=2),
     "slots_cached_once": lambda view: with_node(view, 2, slots=(0, 1)),
-    "pages_partitioned": lambda view: replace(view, free_pages=(*view.free_pages, 0)),
-    "rows_partitioned": lambda view: replace(view, free_rows=(0,)),
+    "pages_partitioned": lambda view: view._replace(free_pages=(*view.free_pages, 0)),
+    "rows_partitioned": lambda view: view._replace(free_rows=(0,)),
     "in_flight_requests_are_held": lambda view: with_batch(view, uid=2),
     "lengths_ordered": lambda view: with_request(view, device_len=view.requests[0].cached_len),
-    "rows_are_wide_enough": lambda view: replace(view, row_width=5),
+    "rows_are_wide_enough": lambda view: view._replace(row_width=5),
     "handle_is_locked": lambda view: with_request(view, handle=None),
     "page_table_follows_handle": lambda view: with_request(
         view, row_slots=(6, 7, *view.requests[0].row_slots[2:])
     ),
-    "page_table_reads_live_pages": lambda view: replace(
-        view, free_pages=(*view.free_pages, view.requests[0].row_slots[4] // 2)
+    "page_table_reads_live_pages": lambda view: view._replace(
+        free_pages=(*view.free_pages, view.requests[0].row_slots[4] // 2)
     ),
     "writes_are_private": lambda view: with_batch(view, out_loc=(0,)),
-    "admitted_requests_fit": lambda view: replace(view, free_pages=()),
+    "admitted_requests_fit": lambda view: view._replace(free_pages=()),
     "mapped_pages_cover_lengths": lambda view: with_request(view, row_slots=view.requests[0].row_slots[:4]),
 }
 
@@ -112,14 +111,14 @@ def test_judges_can_be_switched_off() -> None:
 def test_a_retired_page_is_owned_by_nobody_else() -> None:
     """Retired is one of the four owners. (07-overlap.md#retired)"""
     view = healthy()
-    retired = replace(view, free_pages=view.free_pages[1:], retired_pages=view.free_pages[:1])
+    retired = view._replace(free_pages=view.free_pages[1:], retired_pages=view.free_pages[:1])
 
     assert violations(retired) == ()
 
 
 def test_every_violation_is_told_at_once() -> None:
     """One line each, with the name of the rule. (spec/invariants.md)"""
-    view = replace(healthy(), row_width=7, free_rows=(0,))
+    view = healthy()._replace(row_width=7, free_rows=(0,))
 
     with pytest.raises(InvariantError) as found:
         check(view)
