@@ -137,7 +137,9 @@ def test_a_seed_draws_the_same_mutants() -> None:
     whole = list(mutants([DECODE], seed=1))
 
     assert list(mutants([DECODE], seed=1, count=2)) == whole[:2]
-    assert sorted(mutant.key for mutant in mutants([DECODE], seed=2)) == sorted(mutant.key for mutant in whole)
+    assert sorted(mutant.key for mutant in mutants([DECODE], seed=2)) == sorted(
+        mutant.key for mutant in whole
+    )
     assert len({mutant.source for mutant in whole}) == len(whole)
 
 
@@ -227,7 +229,9 @@ def test_a_mutant_that_never_ends_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     """A program has so much processor time. (judge.py)"""
     monkeypatch.setattr(judging, "SECONDS", 0.5)
 
-    verdict = judge(RADIX, changed(RADIX, "heapreplace(queue, node.last_used << ID_BITS | node.node_id)", "pass"))
+    verdict = judge(
+        RADIX, changed(RADIX, "heapreplace(queue, node.last_used << ID_BITS | node.node_id)", "pass")
+    )
 
     assert (verdict.killed_by, verdict.level) == (OUT_OF_TIME, "cache")
 
@@ -269,6 +273,8 @@ def test_the_score_leaves_equivalent_mutants_out_and_a_stale_reason_fails() -> N
 
 
 @pytest.mark.slow
-def test_the_suite_kills_the_mutants_of_tree_managers_and_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suite_kills_the_mutants_of_tree_managers_and_scheduler(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """All of them, not a sample. (mutation/__main__.py)"""
     assert main(["--workers", "1"]) == 0, capsys.readouterr().out
