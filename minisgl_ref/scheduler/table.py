@@ -137,7 +137,9 @@ class _HostRows:
         self._slots_of_page: npt.NDArray[np.int32] = table._slots_of_page.numpy()
         self._token_pool: npt.NDArray[np.int32] = table.token_pool.numpy()
         page_table: npt.NDArray[np.int32] = table.page_table.numpy()
-        self._row_pages = page_table.reshape(table.num_rows + 1, -1, table.page_size)
+        self._row_pages = page_table.reshape(
+            table.num_rows + 1, table.row_width // table.page_size, table.page_size
+        )
 
     def write_row_pages(self, row: int, start: int, end: int, pages: Sequence[int]) -> None:
         lines = self._row_pages[row, start // self._page_size : end // self._page_size]

@@ -272,6 +272,7 @@ def make_bad_submission(kind: int, op: Json, config: Mapping[str, Any]) -> Json:
         {"stop_ids": [1.0]},
         {"top_p": 0.0},
         {"top_p": 1.5},
+        {"top_p": -0.5},
         {"top_p": "nan"},
         {"ids": [0] * config["max_seq_len"]},
         {"ids": [1] * (config["max_seq_len"] + 1)},
@@ -281,4 +282,4 @@ def make_bad_submission(kind: int, op: Json, config: Mapping[str, Any]) -> Json:
     return {**op, **changes[kind % len(changes)]}
 
 
-NUM_BAD_SUBMISSIONS = 22
+NUM_BAD_SUBMISSIONS = 23

@@ -4,8 +4,9 @@ Left out, because they change no behaviour or only words, by where they are:
 
 - annotations, and what stands under `if TYPE_CHECKING:`;
 - what a `raise` says, and functions that only raise (annotated `NoReturn`);
-- the engine's own checks: what an `if` on the check level guards, and the methods and attributes of a
-  class that nothing but such code reads. The suite runs with checks off, so that it is the suite that judges.
+- the engine's own checks: an `if` on the check level with what it guards, and the private methods and
+  attributes that nothing but such code uses. They are off, so that it
+  is the suite that judges.
 
 Also left out is a change that Python refuses to compile, or after which the module means the same.
 Docstrings and other texts are never changed.
@@ -145,24 +146,30 @@ def no_behaviour(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _checks(body: ast.ClassDef) -> list[ast.AST]:
-    """Return the checks of a class: guarded by the check level, or read by nothing but checks."""
-    found = [part for node in ast.walk(body) if isinstance(node, ast.If) for part in _guarded(node)]
+    """Return the checks of a class: guarded by the check level, or used by nothing but checks."""
+    found: list[ast.AST] = [node for node in ast.walk(body) if _is_guarded(node)]
     reads = _attributes(body)
     while True:
         inside = sum((_attributes(node) for node in found), Counter[str]())
-        names = {name for name, count in inside.items() if count >= reads[name]}
-        more = [node for node in _definitions(body, names) if node not in found]
+        names = {name for name, count in inside.items() if count >= reads[name] and _is_private(name)}
+        more = [node for node in (*_definitions(body, names), *_hollow(body, found)) if node not in found]
         if not more:
             return found
         found += more
 
 
-def _guarded(node: ast.If) -> list[ast.AST]:
-    """Return what runs only if a check level is on: what stands behind it in the test, and the body."""
-    parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-    if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or):
-        return []
-    return [*parts[1:], *node.body] if CHECK_LEVELS & _attributes(parts[0]).keys() else []
+def _is_private(name: str) -> bool:
+    """Say whether nobody but the engine's own checks uses a name outside its class."""
+    return name.startswith(("_", "check_")) or name in CHECK_LEVELS
+
+
+def _is_guarded(node: ast.AST) -> bool:
+    """Say whether a statement is an `if` on the check level, or on that first, and nothing else."""
+    if not isinstance(node, ast.If) or node.orelse:
+        return False
+    is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+    first = node.test.values[0] if is_and and isinstance(node.test, ast.BoolOp) else node.test
+    return _attributes(first).keys() <= {*CHECK_LEVELS, "FULL", "LOCAL"} and bool(_attributes(first))
 
 
 def _definitions(body: ast.ClassDef, names: set[str]) -> Iterator[ast.AST]:
@@ -174,6 +181,22 @@ def _definitions(body: ast.ClassDef, names: set[str]) -> Iterator[ast.AST]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if all(isinstance(target, ast.Attribute) and target.attr in names for target in targets):
                 yield node
+
+
+def _hollow(body: ast.ClassDef, found: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the methods that do nothing but check, and the statements that call them."""
+    hollow = {
+        method.name: method
+        for method in body.body
+        if isinstance(method, ast.FunctionDef)
+        and all(part in found for part in method.body[ast.get_docstring(method) is not None :])
+        and len(method.body) > (ast.get_docstring(method) is not None)
+    }
+    yield from hollow.values()
+    for node in ast.walk(body):
+        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if is_call and set(_attributes(node)) & hollow.keys():
+            yield node
 
 
 def _attributes(tree: ast.AST) -> Counter[str]:

@@ -26,7 +26,9 @@ class LeaveOutStatement:
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
         """Yield where a statement may be left out."""
-        if node.type == "simple_stmt" and self._has_effect(node.children[0]):
+        if node.type == "simple_stmt" and self._has_effect(
+            node.children[0], is_last=node.get_next_sibling() is None and node.parent.parent.type == "funcdef"
+        ):
             yield node.children[0].start_pos, node.children[0].end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
@@ -34,11 +36,13 @@ class LeaveOutStatement:
         node.children[0] = parso.parse(f"{node.get_first_leaf().prefix}pass")
         return node
 
-    def _has_effect(self, statement: Any) -> bool:
+    def _has_effect(self, statement: Any, is_last: bool) -> bool:
         if statement.type == "expr_stmt":
             target, sign = statement.children[:2]
-            return sign.type == "operator" and (sign.value != "=" or target.type == "atom_expr")
-        return statement.type in self.KINDS and statement.get_code().strip() != "pass"
+            return bool(sign.type == "operator" and (sign.value != "=" or target.type == "atom_expr"))
+        code = statement.get_code(include_prefix=False)
+        is_nothing = code == "pass" or (code == "return None" and is_last)
+        return statement.type in self.KINDS and not is_nothing
 
 
 class ReverseAugmentation:
