@@ -19,7 +19,7 @@ from numbers import Real
 
 from minisgl_ref.kvcache.base import TOKEN_BYTES, Handle
 from minisgl_spec.errors import Refusal
-from minisgl_spec.messages import GREEDY, LENGTH, STOP, Sampling
+from minisgl_spec.messages import LENGTH, STOP, Sampling
 from minisgl_spec.units import align_up, div_ceil
 from minisgl_spec.views import WAITING
 
@@ -50,8 +50,6 @@ class SamplingParams:
     @property
     def sampling(self) -> Sampling:
         """The part that chooses a token."""
-        if self.temperature == 0 and self.top_k == 0 and self.top_p == 1.0 and self.seed == 0:
-            return GREEDY
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed)
 
 
@@ -205,11 +203,6 @@ class BatchEntry:
     cached_len: int
     device_len: int
     sampled: bool  # False for a chunk that does not end its prompt
-
-    @property
-    def extend_len(self) -> int:
-        """Tokens this step computes."""
-        return self.device_len - self.cached_len
 
 
 @dataclass(frozen=True, slots=True)

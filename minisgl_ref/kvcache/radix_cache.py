@@ -60,8 +60,7 @@ class RadixCache(PrefixCache):
         Raises:  ContractError if the key is not whole tokens.
         Spec:    02-radix-tree.md#match
         """
-        if len(key) % TOKEN_BYTES:
-            self._check_key("match_prefix", key)
+        self._check_key("match_prefix", key)
         node, length = self._descend(key)
         return Handle(self, node, length // TOKEN_BYTES)
 

@@ -50,11 +50,6 @@ class CacheManager:
         self._num_cached = 0
 
     @property
-    def available_size(self) -> int:
-        """Slots that `allocate` can hand out: free and evictable."""
-        return len(self.free_pages) * self.page_size + self.prefix_cache.evictable_size
-
-    @property
     def available_pages(self) -> int:
         """Pages that `allocate` can hand out: free and evictable."""
         return len(self.free_pages) + self.prefix_cache.evictable_size // self.page_size

@@ -12,6 +12,7 @@ Chapter: spec/01-pages-and-slots.md
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +100,7 @@ class TableManager:
         if not pages:
             return
         if self._host is not None:
-            self._host.write_row_pages(row, first_page_idx, pages)
+            self._host.write_row_pages(row, start, end, pages)
             return
         lines = torch.tensor(pages, dtype=torch.int64).to(self.page_table.device, non_blocking=True)
         self.page_table[row, start:end] = self._slots_of_page[lines].view(-1)
@@ -115,12 +116,12 @@ class TableManager:
         if not 0 <= start <= end <= self.row_width:
             self._refuse_write("write_tokens", row, start, end)
         if self._host is not None:
-            self._host.write_tokens(row, start, key)
+            self._host.write_tokens(row, start, end, key)
         elif key:
             tokens = torch.frombuffer(bytearray(key), dtype=torch.int32)
             self.token_pool[row, start:end] = tokens.to(self.token_pool.device, non_blocking=True)
 
-    def _refuse_write(self, operation: str, row: int, start: int, end: int) -> None:
+    def _refuse_write(self, operation: str, row: int, start: int, end: int) -> NoReturn:
         raise ContractError(
             operation,
             "positions inside the row",
@@ -132,16 +133,17 @@ class _HostRows:
     """The same memory as numpy sees it: a 24-page row costs 1 microsecond, in torch operations 18."""
 
     def __init__(self, table: TableManager) -> None:
-        pages_per_row = table.row_width // table.page_size
+        self._page_size = table.page_size
         self._slots_of_page: npt.NDArray[np.int32] = table._slots_of_page.numpy()
         self._token_pool: npt.NDArray[np.int32] = table.token_pool.numpy()
         page_table: npt.NDArray[np.int32] = table.page_table.numpy()
-        self._row_pages = page_table.reshape(table.num_rows + 1, pages_per_row, table.page_size)
+        self._row_pages = page_table.reshape(
+            table.num_rows + 1, table.row_width // table.page_size, table.page_size
+        )
 
-    def write_row_pages(self, row: int, first_page_idx: int, pages: Sequence[int]) -> None:
-        line = self._row_pages[row, first_page_idx : first_page_idx + len(pages)]
-        self._slots_of_page.take(pages, axis=0, out=line)
+    def write_row_pages(self, row: int, start: int, end: int, pages: Sequence[int]) -> None:
+        lines = self._row_pages[row, start // self._page_size : end // self._page_size]
+        self._slots_of_page.take(pages, axis=0, out=lines)
 
-    def write_tokens(self, row: int, start: int, key: bytes) -> None:
-        tokens = np.frombuffer(key, dtype=np.int32)
-        self._token_pool[row, start : start + len(tokens)] = tokens
+    def write_tokens(self, row: int, start: int, end: int, key: bytes) -> None:
+        self._token_pool[row, start:end] = np.frombuffer(key, dtype=np.int32)

@@ -195,7 +195,7 @@ ADMISSION_COUNTS_TOKENS = Fault(
 """,
             """\
         reserved = sum(req.remain_len for req in self.admitted.values() if req.phase != RETIRED)
-        if self.retired and reserved > self.cache.available_size:
+        if self.retired and reserved > self.cache.available_pages * page_size:
 """,
         ),
         Edit(
@@ -218,10 +218,10 @@ ADMISSION_COUNTS_TOKENS = Fault(
 """,
             """\
         need = reserved_pages + req.max_device_len - 1 - handle.prefix_len
-        if need > self._cache.available_size:
+        if need > self._cache.available_pages * page_size:
             return self._refuse(req, NO_ROOM, need, self._cache.available_pages)
         self._cache.lock(handle)
-        if need > self._cache.available_size:
+        if need > self._cache.available_pages * page_size:
 """,
         ),
     ),

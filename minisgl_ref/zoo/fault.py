@@ -1,4 +1,4 @@
-"""A fault: a deliberate change of source, and an engine loaded with it.
+"""A fault: a deliberate change of source, and an engine loaded with it, or from changed sources.
 
 The change is made to a copy in memory: every module of the engine is imported afresh under a private
 import, the named modules from changed source, and `sys.modules` is put back. The real engine is not
@@ -99,10 +99,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class FaultyEngine:
-    """The modules of an engine that has a fault."""
+    """The modules of an engine whose source was changed.
 
-    fault: Fault
+    is_exact: its targets claim the oracle's decisions.
+    """
+
     modules: Mapping[str, ModuleType]
+    is_exact: bool
 
     def module(self, name: str) -> Any:
         """Return the copy of a module of the engine, by its full name.
@@ -119,14 +122,14 @@ class FaultyEngine:
         check_level: CheckLevel = CheckLevel.OFF,
         backend: str | None = None,
     ) -> EngineUnderTest:
-        """Build a conformance target that has the fault; its own checks are off unless asked for.
+        """Build a conformance target that has the change; its own checks are off unless asked for.
 
-        Unless only they tell the fault, it does not claim the oracle's decisions: what finds it is a
+        Unless only they tell a fault, it does not claim the oracle's decisions: what finds it is a
         judge, not a comparison.
         """
         testing = self.module("minisgl_ref.testing")
         target: EngineUnderTest = testing.make_engine_target(config, check_level, backend)
-        if not self.fault.is_exact:
+        if not self.is_exact:
             target.capabilities = target.capabilities - {"exact"}
         return target
 
@@ -147,13 +150,22 @@ def load(fault: Fault) -> FaultyEngine:
     Raises:  ContractError if an anchor does not occur exactly once.
     """
     sources = {module: faulty_source(fault, module) for module in fault.places}
-    shared = [name for name in SHARED if name not in fault.places]
+    return load_sources(sources, fault.is_exact)
+
+
+def load_sources(sources: Mapping[str, str], is_exact: bool) -> FaultyEngine:
+    """Return an engine with the modules named in `sources` from there; a new one each time.
+
+    Mutates: nothing that lasts; `sys.modules` and `sys.meta_path` while it imports.
+    Raises:  whatever the sources raise when they are imported.
+    """
+    shared = [name for name in SHARED if name not in sources]
     with _private_import(_Finder(sources), shared):
         importlib.import_module("minisgl_ref.testing")
-        for module in fault.places:
+        for module in sources:
             importlib.import_module(module)
         modules = {name: module for name, module in sys.modules.items() if _is_ours(name)}
-    return FaultyEngine(fault, modules)
+    return FaultyEngine(modules, is_exact)
 
 
 def faulty_source(fault: Fault, module: str) -> str:
@@ -161,7 +173,7 @@ def faulty_source(fault: Fault, module: str) -> str:
 
     Raises: ContractError if the module does not exist or an anchor does not occur exactly once.
     """
-    source = _source_of(module)
+    source = source_of(module)
     for edit in fault.edits:
         if edit.module == module:
             count = source.count(edit.anchor)
@@ -230,7 +242,11 @@ def _is_ours(name: str) -> bool:
     return name == PACKAGE or name.startswith(f"{PACKAGE}.")
 
 
-def _source_of(module: str) -> str:
+def source_of(module: str) -> str:
+    """Return the source of a module.
+
+    Raises: ContractError if it does not exist or has none.
+    """
     spec = importlib.util.find_spec(module)
     loader = None if spec is None else spec.loader
     source = loader.get_source(module) if isinstance(loader, SourceFileLoader) else None

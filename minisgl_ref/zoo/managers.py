@@ -219,9 +219,10 @@ ROWS = (
         edits=(
             Edit(
                 TABLE,
-                "        line = self._row_pages[row, first_page_idx : first_page_idx + len(pages)]\n",
-                "        first_page_idx = max(0, first_page_idx - 1)\n"
-                "        line = self._row_pages[row, first_page_idx : first_page_idx + len(pages)]\n",
+                "        lines = self._row_pages[row, start //",
+                "        if start:\n"
+                "            start, end = start - self._page_size, end - self._page_size\n"
+                "        lines = self._row_pages[row, start //",
             ),
         ),
         rule="reads_hold_their_prefix",
@@ -250,8 +251,8 @@ ROWS = (
         edits=(
             Edit(
                 TABLE,
-                "self._token_pool[row, start : start + len(tokens)] = tokens\n",
-                "self._token_pool[row, start : start + len(tokens) - 1] = tokens[:-1]\n",
+                "self._token_pool[row, start:end] = np.frombuffer(key, dtype=np.int32)\n",
+                "self._token_pool[row, start : end - 1] = np.frombuffer(key, dtype=np.int32)[:-1]\n",
             ),
         ),
         rule="reads_hold_their_prefix",

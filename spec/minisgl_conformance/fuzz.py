@@ -341,16 +341,21 @@ class _Run:
 
 @contextmanager
 def workers_of(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Start processes by spawn, one kernel thread each; end them with the block.
-
-    A child forked after an OpenMP region hangs, and two threads per process only wait for each other.
-    """
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, context, initializer=_use_one_thread)
+    """Start processes as `start_workers` does; end them with the block."""
+    pool = start_workers(count)
     try:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def start_workers(count: int) -> ProcessPoolExecutor:
+    """Start processes by spawn, one kernel thread each.
+
+    A child forked after an OpenMP region hangs, and two threads per process only wait for each other.
+    """
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, context, initializer=_use_one_thread)
 
 
 def _use_one_thread() -> None:

@@ -241,7 +241,7 @@ def make_options(option: int, vocab_size: int) -> Json:
         {"temperature": 1.5, "top_k": 2, "seed": 2},
         {"temperature": 1.0, "top_p": 0.6, "seed": 3},
         {"temperature": 2.0, "top_k": 3, "top_p": 0.8, "seed": 7},
-        {"stop_ids": [1, 3]},
+        {"stop_ids": [1, 3, EOS_TOKEN]},
         {"ignore_eos": True},
         {"ignore_eos": True, "stop_ids": [min(5, vocab_size - 1)]},
     )
@@ -250,18 +250,29 @@ def make_options(option: int, vocab_size: int) -> Json:
 
 
 def make_bad_submission(kind: int, op: Json, config: Mapping[str, Any]) -> Json:
-    """Turn a submission into one that has to be refused (or, for its size, may have to)."""
+    """Turn a submission into one that has to be refused (or, for its size, may have to).
+
+    1.0 is no whole number, though JSON takes it for an integer.
+    """
     changes: tuple[Json, ...] = (
         {"ids": []},
         {"ids": [*op["ids"], config["vocab_size"]]},
+        {"ids": [*op["ids"], config["vocab_size"] + 3]},
         {"ids": [-1, *op["ids"]]},
+        {"ids": [*op["ids"], 1.0]},
         {"max_tokens": 0},
         {"max_tokens": -3},
+        {"max_tokens": 2.0},
         {"temperature": "nan"},
         {"temperature": -0.5},
         {"temperature": "inf"},
         {"top_k": -1},
+        {"top_k": 1.0},
+        {"seed": 1.0},
+        {"stop_ids": [1.0]},
         {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_p": -0.5},
         {"top_p": "nan"},
         {"ids": [0] * config["max_seq_len"]},
         {"ids": [1] * (config["max_seq_len"] + 1)},
@@ -271,4 +282,4 @@ def make_bad_submission(kind: int, op: Json, config: Mapping[str, Any]) -> Json:
     return {**op, **changes[kind % len(changes)]}
 
 
-NUM_BAD_SUBMISSIONS = 15
+NUM_BAD_SUBMISSIONS = 23

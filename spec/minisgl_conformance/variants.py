@@ -114,15 +114,15 @@ def _comparable(
 
 
 def _run_variant(runner: EngineRunner, config: Json) -> dict[int, VariantRequest]:
-    """Run the operations without judging; return what each accepted request got, by operation."""
+    """Run the operations that were accepted, without judging; return what each request got, by operation."""
     from minisgl_conformance.engine_runner import submission_of, submit
 
     target = _guard("make_target", lambda: runner.make_target({**config, UNJUDGED: True}))
     by_op: dict[int, VariantRequest] = {}
     current: dict[int, VariantRequest] = {}
     for op_idx, op in enumerate(runner.ops):
-        if "skipped" in runner.events[op_idx]:
-            continue
+        if runner.events[op_idx].get("accepted") is False:
+            continue  # a uid that was refused because it was live may have ended there
         if op["op"] == "submit":
             submission = submission_of(op)
             if _guard("submit", lambda s=submission: submit(target, s)) is None:

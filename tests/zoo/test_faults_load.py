@@ -63,7 +63,8 @@ def test_every_fault_loads() -> None:
     """Each fault's engine can be built, all in one process. (zoo/fault.py)"""
     engines = [load(fault) for fault in FAULTS.values()]
 
-    assert [engine.fault.name for engine in engines] == list(NAMES)
+    assert [engine.is_exact for engine in engines] == [fault.is_exact for fault in FAULTS.values()]
+    assert len({id(engine) for engine in engines}) == len(NAMES)
 
 
 def test_a_change_prints_as_what_goes_and_what_comes() -> None:

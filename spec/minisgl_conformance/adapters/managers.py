@@ -282,7 +282,9 @@ class OurManager(Manager):
         first, end = held.handle.prefix_len // self.page_size, result.prefix_len // self.page_size
         tail = held.pages[result.handle.prefix_len // self.page_size :]
         with self.cache.batched_frees():
-            self.cache.give_back([*held.pages[first:end], *tail])
+            self.cache.give_back(held.pages[first:end])
+            with self.cache.batched_frees():  # ends with the outer region
+                self.cache.give_back(tail)
         self.table.give_back(held.row)
         del self.held[held.uid]
 

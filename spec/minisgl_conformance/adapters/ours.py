@@ -13,9 +13,11 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
+from minisgl_conformance.adapters.managers import OurManager
 from minisgl_conformance.targets import (
     CACHE,
     EXACT,
+    MANAGER,
     REFUSALS,
     RESET,
     UNJUDGED,
@@ -95,13 +97,20 @@ def make_engine(config: Json) -> EngineTarget:
 
 
 def make_faulty(fault: Any, level: str) -> MakeTarget:
-    """Return what builds targets with a fault of the engine's zoo; the engine's own checks are off."""
+    """Return what builds targets with a fault of the engine's zoo."""
     from minisgl_ref.zoo.fault import load
 
-    engine = load(fault)
+    return make_changed(load(fault), level)
+
+
+def make_changed(engine: Any, level: str) -> MakeTarget:
+    """Return what builds targets of an engine whose source was changed; its own checks are off."""
     if level == CACHE:
-        return lambda config: OurCache(config, engine.make_cache(config), fault.is_exact)
-    return engine.make_engine_target
+        return lambda config: OurCache(config, engine.make_cache(config), engine.is_exact)
+    if level == MANAGER:
+        return lambda config: OurManager(config, engine.modules, engine.is_exact)
+    make: MakeTarget = engine.make_engine_target
+    return make
 
 
 def _key(ids: Sequence[int]) -> bytes:

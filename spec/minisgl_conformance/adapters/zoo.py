@@ -23,6 +23,20 @@ def faults() -> dict[str, Any]:
     return dict(FAULTS)
 
 
+def source_of(module: str) -> str:
+    """Return the source of a module of the engine."""
+    from minisgl_ref.zoo.fault import source_of
+
+    return source_of(module)
+
+
+def load_changed(module: str, source: str) -> Any:
+    """Load an engine that has `module` from another source; its targets claim the oracle's decisions."""
+    from minisgl_ref.zoo.fault import load_sources
+
+    return load_sources({module: source}, is_exact=True)
+
+
 def fault_of(name: str) -> Any:
     """Return a fault.
 
@@ -45,13 +59,7 @@ class Faulty:
 
     def __call__(self, config: Json) -> Any:
         """Build one."""
-        fault = fault_of(self.name)
-        if self.level == MANAGER:
-            from minisgl_ref.zoo.fault import load
-
-            return OurManager(config, load(fault).modules, fault.is_exact)
-        make: MakeTarget = ours.make_faulty(fault, self.level)
-        return make(config)
+        return ours.make_faulty(fault_of(self.name), self.level)(config)
 
 
 def make_right(level: str) -> MakeTarget:
