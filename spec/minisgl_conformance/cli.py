@@ -481,9 +481,11 @@ def _print_output(prompt: str, output: Any, as_json: bool) -> None:
 
 def _things() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Name what can be there, each with a check that says why it is not."""
+    from minisgl_kernels import backends
+
     yield "target", "oracle", lambda: None
     yield "target", "ours", _why_no_engine
-    yield from (("kernels", name, lambda name=name: _why_no_backend(name)) for name in ("torch", "c"))
+    yield from (("kernels", name, lambda name=name: backends.why_not(name)) for name in backends.BACKENDS)
 
 
 def _why_not(check: Callable[[], str | None]) -> str | None:
@@ -497,13 +499,6 @@ def _why_no_engine() -> str | None:
     import minisgl_ref.testing  # noqa: F401
 
     return None
-
-
-def _why_no_backend(name: str) -> str | None:
-    from minisgl_kernels import backends
-
-    why: str | None = backends.available()[name]
-    return why
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from minisgl_conformance import cli, files
 from minisgl_conformance import fuzz as fuzzing
 from minisgl_conformance.adapters.oracle import OracleCache
+from minisgl_kernels import backends
 from minisgl_spec.trace import Log
 
 TRACES = Path(__file__).resolve().parents[1] / "traces"
@@ -305,6 +306,20 @@ def test_targets_says_what_is_available_and_why_not(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cli, "_why_no_engine", without_numpy)
     told = {entry["name"]: entry["unavailable"] for entry in run_json("targets")}
 
-    assert set(told) == {"oracle", "ours", "torch", "c"}
+    assert list(told) == ["oracle", "ours", "torch", "c", "triton", "cuda"]
     assert told["oracle"] is None
     assert told["ours"] == "no module numpy: pip install 'minisgl-ref[engine]'"
+
+
+def test_targets_gives_each_backends_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a backend says why it cannot run is what is printed, word for word. (kernels/README.md)"""
+    reasons = {"torch": None, "c": "no C compiler", "triton": "no interpreter", "cuda": "no CUDA device"}
+    monkeypatch.setattr(backends, "why_not", reasons.get)
+
+    told = {
+        entry["name"]: entry["unavailable"] for entry in run_json("targets") if entry["kind"] == "kernels"
+    }
+    printed = run("targets").stdout
+
+    assert told == reasons
+    assert "no: no CUDA device" in printed
