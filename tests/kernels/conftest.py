@@ -1,7 +1,8 @@
 """The backends a kernel test runs on: each of them, or a skip with the reason why it is not here.
 
 Where there is no CUDA device Triton's kernels run in its interpreter, which is slow: a test draws at most
-TRITON_EXAMPLES examples there, beside those it names. Where there is one, a test's tensors travel to it and back (`on_device.py`).
+TRITON_EXAMPLES examples there, beside those it names. Where there is one, a test's tensors travel to it and
+back (`on_device.py`).
 Guide: tests/README.md, kind (e)
 """
 

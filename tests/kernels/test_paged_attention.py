@@ -81,7 +81,7 @@ def cases(draw: st.DrawFn, max_requests: int = 4, max_kv_len: int = 150) -> Case
 
 EMPTY = Case(())
 ONE_TOKEN = Case(((1, 1),))
-TWO_KEY_BLOCKS = Case(((300, 140), (129, 1), (128, 1)), num_kv_heads=2, group=2)
+TWO_KEY_BLOCKS = Case(((300, 45), (129, 1), (128, 1)), num_kv_heads=2, group=2)
 SLIDING = Case(((300, 30), (5, 5)), window=150)
 PAGES_OF_ONE = Case(((9, 4), (5, 1)), num_kv_heads=2, head_dim=256, page_size=1)
 LARGE_PAGES = Case(((70, 3), (130, 1)), group=2, dtype=torch.bfloat16, page_size=64, strided=True)
