@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -378,7 +379,7 @@ def list_targets(
         return
     table = Table("kind", "name", "available")
     for kind, name, why in rows:
-        table.add_row(kind, name, "yes" if why is None else f"no: {why}")
+        table.add_row(kind, name, "yes" if why is None else escape(f"no: {why}"))
     Console().print(table)
 
 
