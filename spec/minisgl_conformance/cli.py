@@ -27,6 +27,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -390,7 +391,7 @@ def list_targets(
         return
     table = Table("kind", "name", "available")
     for kind, name, why in rows:
-        table.add_row(kind, name, "yes" if why is None else f"no: {why}")
+        table.add_row(kind, name, "yes" if why is None else escape(f"no: {why}"))
     Console().print(table)
 
 
@@ -493,9 +494,11 @@ def _print_output(prompt: str, output: Any, as_json: bool) -> None:
 
 def _things() -> Iterator[tuple[str, str, Callable[[], str | None]]]:
     """Name what can be there, each with a check that says why it is not."""
+    from minisgl_kernels import backends
+
     yield "target", "oracle", lambda: None
     yield "target", "ours", _why_no_engine
-    yield from (("kernels", name, lambda name=name: _why_no_backend(name)) for name in ("torch", "c"))
+    yield from (("kernels", name, lambda name=name: backends.why_not(name)) for name in backends.BACKENDS)
 
 
 def _why_not(check: Callable[[], str | None]) -> str | None:
@@ -509,13 +512,6 @@ def _why_no_engine() -> str | None:
     import minisgl_ref.testing  # noqa: F401
 
     return None
-
-
-def _why_no_backend(name: str) -> str | None:
-    from minisgl_kernels import backends
-
-    why: str | None = backends.available()[name]
-    return why
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from minisgl_conformance import cli, files
 from minisgl_conformance import fuzz as fuzzing
 from minisgl_conformance.adapters.oracle import OracleCache
+from minisgl_kernels import backends
 from minisgl_spec.trace import Log
 
 TRACES = Path(__file__).resolve().parents[1] / "traces"
@@ -305,7 +306,7 @@ def test_targets_says_what_is_available_and_why_not(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cli, "_why_no_engine", without_numpy)
     told = {entry["name"]: entry["unavailable"] for entry in run_json("targets")}
 
-    assert set(told) == {"oracle", "ours", "torch", "c"}
+    assert list(told) == ["oracle", "ours", "torch", "c", "triton", "cuda"]
     assert told["oracle"] is None
     assert told["ours"] == "no module numpy: pip install 'minisgl-ref[engine]'"
 
@@ -345,3 +346,17 @@ def test_an_unknown_bug_is_a_usage_error() -> None:
 
     assert result.exit_code == 2
     assert "no_such_bug" in result.output
+
+
+def test_targets_gives_each_backends_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a backend says why it cannot run is what is printed, word for word. (kernels/README.md)"""
+    reasons = {"torch": None, "c": "install it[engine]", "triton": "no interpreter", "cuda": "no CUDA device"}
+    monkeypatch.setattr(backends, "why_not", reasons.get)
+
+    told = {
+        entry["name"]: entry["unavailable"] for entry in run_json("targets") if entry["kind"] == "kernels"
+    }
+    printed = run("targets").stdout
+
+    assert told == reasons
+    assert all(f"no: {reason}" in printed for reason in reasons.values() if reason is not None)

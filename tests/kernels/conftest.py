@@ -1,7 +1,8 @@
 """The backends a kernel test runs on: each of them, or a skip with the reason why it is not here.
 
 Where there is no CUDA device Triton's kernels run in its interpreter, which is slow: a test draws at most
-TRITON_EXAMPLES examples there. Where there is one, a test's tensors travel to it and back (`on_device.py`).
+TRITON_EXAMPLES examples there, beside those it names. Where there is one, a test's tensors travel to it and
+back (`on_device.py`).
 Guide: tests/README.md, kind (e)
 """
 
@@ -19,7 +20,7 @@ from minisgl_kernels import backends
 
 from .on_device import OnDevice
 
-TRITON_EXAMPLES = 10
+TRITON_EXAMPLES = 6  # an operation has at most four tests that draw
 ON_A_GPU = ("triton", "cuda")
 
 if not torch.cuda.is_available():

@@ -18,6 +18,7 @@ from minisgl_kernels.store_kv import reference as store_reference
 from minisgl_spec.errors import ContractError
 
 from .on_device import OnDevice
+from .strides import apart
 
 DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.float64)
 LAYER = 1  # of three, so that a write outside of it hits a neighbour
@@ -43,7 +44,7 @@ def shapes(draw: st.DrawFn) -> Shape:
         num_slots,
         draw(st.integers(0, num_slots)),
         draw(st.integers(1, 3)),
-        draw(st.sampled_from([1, 2, 3, 8, 20, 64])),
+        draw(st.sampled_from([1, 2, 3, 8, 20, 64, 128, 256])),
         draw(st.sampled_from(DTYPES)),
         draw(st.booleans()),
         draw(st.integers(0, 2**32)),
@@ -53,6 +54,7 @@ def shapes(draw: st.DrawFn) -> Shape:
 EMPTY = Shape(0, 0, 1, 8, torch.float32, False, 0)
 ONE_TOKEN = Shape(1, 1, 1, 1, torch.uint8, False, 0)
 ODD = Shape(7, 5, 3, 20, torch.bfloat16, True, 1)
+LARGE = Shape(9, 9, 2, 256, torch.float32, True, 2)
 
 
 def random_bits(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -86,6 +88,7 @@ def random_slots(shape: Shape, generator: torch.Generator) -> Tensor:
 @example(shape=EMPTY)
 @example(shape=ONE_TOKEN)
 @example(shape=ODD)
+@example(shape=LARGE)
 def test_store_writes_its_slots_and_nothing_else(ops: Ops, shape: Shape) -> None:
     """k_cache[slots[i]] = k[i], to the bit; all else stays, arguments too. (store_kv/reference.py)"""
     generator = torch.Generator().manual_seed(shape.seed)
@@ -105,6 +108,7 @@ def test_store_writes_its_slots_and_nothing_else(ops: Ops, shape: Shape) -> None
 @example(shape=EMPTY)
 @example(shape=ONE_TOKEN)
 @example(shape=ODD)
+@example(shape=LARGE)
 def test_backends_store_what_the_reference_stores(ops: Ops, shape: Shape) -> None:
     """Every backend leaves the same bits in the whole pool. (kernels/README.md)"""
     generator = torch.Generator().manual_seed(shape.seed)
@@ -122,6 +126,7 @@ def test_backends_store_what_the_reference_stores(ops: Ops, shape: Shape) -> Non
 @example(shape=EMPTY)
 @example(shape=ONE_TOKEN)
 @example(shape=ODD)
+@example(shape=LARGE)
 def test_backends_gather_what_the_reference_gathers(ops: Ops, shape: Shape) -> None:
     """k[i] = k_cache[slots[i]], to the bit, slots repeated and out of order. (gather_kv/reference.py)"""
     generator = torch.Generator().manual_seed(shape.seed)
@@ -224,17 +229,23 @@ def test_a_cache_whose_slots_are_not_contiguous_is_refused(ops: Ops) -> None:
     num_tokens=st.integers(0, 6),
     vocab_size=st.integers(1, 9),
     hidden_size=st.sampled_from([1, 3, 64]),
+    strided=st.booleans(),
     seed=st.integers(0, 2**32),
 )
+@example(num_tokens=0, vocab_size=1, hidden_size=3, strided=False, seed=0)
+@example(num_tokens=1, vocab_size=1, hidden_size=1, strided=False, seed=0)
+@example(num_tokens=6, vocab_size=9, hidden_size=64, strided=True, seed=0)
 def test_embedding_copies_rows(
-    ops: Ops, num_tokens: int, vocab_size: int, hidden_size: int, seed: int
+    ops: Ops, num_tokens: int, vocab_size: int, hidden_size: int, strided: bool, seed: int
 ) -> None:
     """out[t] = weight[ids[t]], to the bit. (embedding/reference.py)"""
     generator = torch.Generator().manual_seed(seed)
     weight = random_bits(generator, torch.bfloat16, vocab_size, hidden_size)
     ids = torch.randint(0, vocab_size, (num_tokens,), generator=generator)
 
-    out = ops.embedding(ids, weight)
+    arguments = (apart(ids, poison=-1), apart(weight)) if strided else (ids, weight)
+
+    out = ops.embedding(*arguments)
 
     assert bits(out) == b"".join(bits(weight[token]) for token in ids.tolist())
     assert bits(out) == bits(embedding_reference.embedding(ids.int(), weight))

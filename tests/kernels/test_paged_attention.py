@@ -20,8 +20,10 @@ from minisgl_kernels.contract import unit_roundoff
 from minisgl_kernels.paged_attention import reference
 from minisgl_spec.errors import ContractError
 
-PAGE_SIZE = 4
+from .strides import apart
+
 NOWHERE = 1_000_000  # a slot no cache has
+MOST_CHUNKS = 12  # each is a launch
 U = unit_roundoff(torch.float32)
 
 
@@ -42,7 +44,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Case:
-    """A batch by its measures: (kv_len, q_len) of each request, heads, dtype, window, seed of the numbers."""
+    """A batch by its measures: (kv_len, q_len) of each request, heads, dtype, window, seed of the numbers.
+
+    strided: no argument is contiguous, and what lies between its elements is poison.
+    """
 
     lens: tuple[tuple[int, int], ...]
     num_kv_heads: int = 1
@@ -51,6 +56,8 @@ class Case:
     dtype: torch.dtype = torch.float32
     window: int | None = None
     seed: int = 0
+    page_size: int = 4
+    strided: bool = False
 
 
 @st.composite
@@ -63,48 +70,53 @@ def cases(draw: st.DrawFn, max_requests: int = 4, max_kv_len: int = 150) -> Case
         tuple(lens),
         draw(st.integers(1, 3)),
         draw(st.integers(1, 3)),
-        draw(st.sampled_from([8, 20, 64, 65, 256])),
+        draw(st.sampled_from([8, 20, 64, 65, 128, 256])),
         draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16])),
         draw(st.none() | st.integers(1, 40)),
         draw(st.integers(0, 2**32)),
+        draw(st.sampled_from([1, 3, 4, 16, 64])),
+        draw(st.booleans()),
     )
 
 
 EMPTY = Case(())
 ONE_TOKEN = Case(((1, 1),))
-TWO_KEY_BLOCKS = Case(((300, 140), (129, 1), (128, 1)), num_kv_heads=2, group=2)
+TWO_KEY_BLOCKS = Case(((300, 45), (129, 1), (128, 1)), num_kv_heads=2, group=2)
 SLIDING = Case(((300, 30), (5, 5)), window=150)
+PAGES_OF_ONE = Case(((9, 4), (5, 1)), num_kv_heads=2, head_dim=256, page_size=1)
+LARGE_PAGES = Case(((70, 3), (130, 1)), group=2, dtype=torch.bfloat16, page_size=64, strided=True)
 
 
 def random_call(case: Case) -> Call:
     """Random Q, K and V on random pages out of order, NaN wherever nothing may be read."""
-    generator = torch.Generator().manual_seed(case.seed)
-    pages_of = [-(-kv_len // PAGE_SIZE) for kv_len, _ in case.lens]
-    num_pages, row_width = sum(pages_of) + 2, max(pages_of, default=1) * PAGE_SIZE
+    generator, page_size = torch.Generator().manual_seed(case.seed), case.page_size
+    pages_of = [-(-kv_len // page_size) for kv_len, _ in case.lens]
+    num_pages, row_width = sum(pages_of) + 2, max(pages_of, default=1) * page_size
     pages = torch.randperm(num_pages, generator=generator)
-    caches = torch.full((2, num_pages * PAGE_SIZE, case.num_kv_heads, case.head_dim), float("nan"))
+    caches = torch.full((2, num_pages * page_size, case.num_kv_heads, case.head_dim), float("nan"))
     page_table = torch.full((len(case.lens) + 1, row_width), NOWHERE, dtype=torch.int32)
     rows = torch.randperm(len(case.lens) + 1, generator=generator).int()[: len(case.lens)]
     for (kv_len, q_len), row in zip(case.lens, rows.tolist(), strict=True):
-        mine, pages = pages[: -(-kv_len // PAGE_SIZE)], pages[-(-kv_len // PAGE_SIZE) :]
-        slots = (mine[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()[:kv_len]
+        mine, pages = pages[: -(-kv_len // page_size)], pages[-(-kv_len // page_size) :]
+        slots = (mine[:, None] * page_size + torch.arange(page_size)).flatten()[:kv_len]
         page_table[row, :kv_len] = slots.int()
         first = 0 if case.window is None else max(0, kv_len - q_len - case.window + 1)
         shape = (2, kv_len - first, case.num_kv_heads, case.head_dim)
         caches[:, slots[first:]] = torch.randn(shape, generator=generator)
     q_lens = [q_len for _, q_len in case.lens]
     num_heads = case.num_kv_heads * case.group
-    return Call(
-        torch.randn(sum(q_lens), num_heads, case.head_dim, generator=generator).to(case.dtype),
-        caches[0].to(case.dtype),
-        caches[1].to(case.dtype),
+    q = torch.randn(sum(q_lens), num_heads, case.head_dim, generator=generator)
+    numbers = [
         page_table,
         rows,
         torch.tensor([0, *q_lens]).cumsum(0).int(),
         torch.tensor([kv_len for kv_len, _ in case.lens], dtype=torch.int32),
-        case.head_dim**-0.5,
-        case.window,
-    )
+    ]
+    rows_of_floats = [tensor.to(case.dtype) for tensor in (q, *caches)]
+    if case.strided:
+        rows_of_floats = [apart(tensor, 1) for tensor in rows_of_floats]
+        numbers = [apart(tensor, poison=NOWHERE) for tensor in numbers]
+    return Call(*rows_of_floats, *numbers, case.head_dim**-0.5, case.window)
 
 
 def only_request(call: Call, index: int, q_from: int = 0, q_to: int | None = None) -> Call:
@@ -168,6 +180,8 @@ def test_the_reference_is_torchs_attention_over_the_gathered_keys(case: Case) ->
 @example(case=ONE_TOKEN)
 @example(case=TWO_KEY_BLOCKS)
 @example(case=SLIDING)
+@example(case=PAGES_OF_ONE)
+@example(case=LARGE_PAGES)
 def test_backends_stay_within_the_bound_and_read_no_poison(ops: Ops, case: Case) -> None:
     """Each element is within the derived bound, so none is NaN. (paged_attention/reference.py)"""
     call = random_call(case)
@@ -194,13 +208,14 @@ def test_a_request_alone_has_the_bits_it_has_in_a_batch(ops: Ops, case: Case, in
 
 
 @given(case=cases(max_requests=1, max_kv_len=300).filter(lambda case: case.lens), chunk=st.integers(1, 40))
-@example(case=Case(((290, 290),), num_kv_heads=3, group=3, head_dim=64), chunk=7)
+@example(case=Case(((290, 90),), num_kv_heads=3, group=3, head_dim=64), chunk=37)
 @example(case=Case(((290, 290),), window=33), chunk=16)
 @settings(max_examples=25)
 def test_chunks_have_the_bits_of_the_whole(ops: Ops, case: Case, chunk: int) -> None:
     """Chunking, and how much was cached before, change no bit. (chunking_changes_no_token)"""
     call = random_call(case)
     num_queries = call.q.shape[0]
+    chunk = max(chunk, -(-num_queries // MOST_CHUNKS))
     chunks = [
         only_request(call, 0, start, min(start + chunk, num_queries))
         for start in range(0, num_queries, chunk)
@@ -222,14 +237,14 @@ def test_page_numbers_change_no_bit(ops: Ops, case: Case, seed: int) -> None:
     assert torch.equal(moved, ops.paged_attention(**vars(call)))
 
 
-def test_strided_queries_give_the_same_bits(ops: Ops) -> None:
-    """q may be a part of a wider tensor, as the q of a fused qkv is."""
-    call = random_call(Case(((20, 9), (7, 1)), num_kv_heads=2, group=2))
-    wide = torch.cat([call.q, torch.full_like(call.q, float("nan"))], dim=1)
+@pytest.mark.parametrize("group", [1, 2])
+def test_strided_arguments_give_the_same_bits(ops: Ops, group: int) -> None:
+    """q may be a part of a wider tensor, as the q of a fused qkv is, and so may all others."""
+    case = Case(((20, 9), (7, 1)), num_kv_heads=2, group=group)
 
-    out = ops.paged_attention(**vars(replace(call, q=wide[:, :4])))
+    out = ops.paged_attention(**vars(random_call(replace(case, strided=True))))
 
-    assert torch.equal(out, ops.paged_attention(**vars(call)))
+    assert torch.equal(out, ops.paged_attention(**vars(random_call(case))))
 
 
 def test_one_visible_key_returns_its_value(ops: Ops) -> None:

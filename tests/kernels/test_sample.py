@@ -14,6 +14,8 @@ from torch import Tensor
 from minisgl_kernels.backends import Ops
 from minisgl_spec.errors import ContractError
 
+from .strides import apart
+
 CLOSE = 1e-12  # nearer to a boundary than this, relatively, the last bit of exp decides: both sides are right
 
 
@@ -88,6 +90,7 @@ def tokens_at(uniform: float, weights: list[float], order: list[int]) -> set[int
 
 
 @given(rows=rows_of_one_vocabulary())
+@example(rows=[])
 @example(rows=[Row([0.0])])
 @example(rows=[Row([0.0, 1.0], 1.0, uniform=0.999)])
 def test_sample_does_what_plain_python_does(ops: Ops, rows: list[Row]) -> None:
@@ -100,6 +103,19 @@ def test_sample_does_what_plain_python_does(ops: Ops, rows: list[Row]) -> None:
     assert all(token in permitted_tokens(row) for token, row in zip(tokens.tolist(), rows, strict=True)), (
         tokens
     )
+
+
+def test_strided_arguments_draw_the_same(ops: Ops) -> None:
+    """Logits and settings may be parts of wider tensors; what lies between them is never read."""
+    logits = torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    heat, mass, draws = (
+        torch.tensor(values) for values in ([0, 1, 0.5, 2], [1, 0.9, 0.5, 1], [0, 0.3, 0.9, 0.6])
+    )
+    top_k = torch.tensor([0, 3, 7, -1])
+
+    tokens = ops.sample(apart(logits), apart(heat), apart(top_k, poison=1), apart(mass), apart(draws))
+
+    assert torch.equal(tokens, ops.sample(logits, heat, top_k, mass, draws))
 
 
 @given(rows=rows_of_one_vocabulary())

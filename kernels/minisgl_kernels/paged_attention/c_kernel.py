@@ -12,7 +12,7 @@ from minisgl_kernels.build import load
 from minisgl_kernels.c_calls import TYPES, computes, num_threads, pointer
 from minisgl_kernels.contract import as_contiguous_rows, check_on_cpu
 from minisgl_kernels.paged_attention import torch_kernel
-from minisgl_kernels.paged_attention.requests import OPERATION, check_shapes, read_requests
+from minisgl_kernels.paged_attention.requests import OPERATION, Arguments, check_shapes, read_requests
 
 DONE, NO_MEMORY = -1, -2
 
@@ -29,7 +29,8 @@ def paged_attention(
     sliding_window: int | None = None,
 ) -> Tensor:
     """Attend from each request's query tokens to the slots its row lists (see reference.py)."""
-    check_shapes(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    arguments = Arguments(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    check_shapes(arguments)
     check_on_cpu(OPERATION, q)
     if not computes(q):
         return torch_kernel.paged_attention(
@@ -68,5 +69,5 @@ def paged_attention(
     if outcome == NO_MEMORY:
         raise MemoryError(f"{OPERATION}: no memory for the scores of {q.shape[0]} tokens")
     if outcome != DONE:
-        read_requests(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+        read_requests(arguments)
     return out

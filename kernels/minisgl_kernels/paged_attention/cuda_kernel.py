@@ -15,7 +15,7 @@ from torch import Tensor
 from minisgl_kernels.contract import as_contiguous_rows, can_read
 from minisgl_kernels.cuda_build import launch
 from minisgl_kernels.paged_attention import torch_kernel
-from minisgl_kernels.paged_attention.requests import check
+from minisgl_kernels.paged_attention.requests import Arguments, check
 
 TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 THREADS, MOST_WIDTH = 128, 256  # as in the source
@@ -46,7 +46,7 @@ def paged_attention(
     sliding_window: int | None = None,
 ) -> Tensor:
     """Attend from each request's query tokens to the slots its row lists (see reference.py)."""
-    check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    check(Arguments(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window))
     if q.dtype not in TYPES or q.shape[2] > MOST_WIDTH:
         return torch_kernel.paged_attention(
             q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, sliding_window

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from minisgl_kernels.contract import gamma, unit_roundoff
-from minisgl_kernels.paged_attention.requests import Request, read_requests
+from minisgl_kernels.paged_attention.requests import Arguments, Request, read_requests
 
 
 def paged_attention(
@@ -45,7 +45,8 @@ def paged_attention(
     Raises: ContractError for a shape, dtype, device, or a request whose numbers do not fit.
     """
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    for request in read_requests(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window):
+    arguments = Arguments(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    for request in read_requests(arguments):
         queries = q[request.q_start : request.q_end].double()
         k, v = read_keys(request, k_cache, q.shape[1]), read_keys(request, v_cache, q.shape[1])
         scores = torch.einsum("qhd,phd->hqp", queries, k) * scale
@@ -69,7 +70,8 @@ def error_bound(
 ) -> Tensor:
     """Bound, per element, what a backend that accumulates to u may differ from this definition."""
     bound = torch.empty(q.shape, dtype=torch.float64, device=q.device)
-    for request in read_requests(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window):
+    arguments = Arguments(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    for request in read_requests(arguments):
         queries = q[request.q_start : request.q_end].double()
         k, v = read_keys(request, k_cache, q.shape[1]), read_keys(request, v_cache, q.shape[1]).abs()
         hidden = hidden_keys(request, sliding_window, q.device)

@@ -9,6 +9,7 @@ This file never reads K or V. Chapter: spec/08-numerics.md
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -26,6 +27,19 @@ CONTRACT = Contract(
     q_starts="[num_reqs + 1] i32",
     kv_lens="[num_reqs] i32",
 )
+
+
+class Arguments(NamedTuple):
+    """What says who attends to what: the arguments of paged_attention but scale, in their order."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    page_table: Tensor
+    rows: Tensor
+    q_starts: Tensor
+    kv_lens: Tensor
+    sliding_window: int | None
 
 
 @dataclass(frozen=True)
@@ -50,21 +64,13 @@ class Request:
         return self.kv_len - (self.q_end - self.q_start)
 
 
-def read_requests(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    page_table: Tensor,
-    rows: Tensor,
-    q_starts: Tensor,
-    kv_lens: Tensor,
-    sliding_window: int | None,
-) -> list[Request]:
+def read_requests(arguments: Arguments) -> list[Request]:
     """Check the arguments of paged_attention and take them apart; requests without query tokens are left out.
 
     Raises: ContractError with the request and its numbers.
     """
-    check_shapes(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    check_shapes(arguments)
+    q, k_cache, _, page_table, rows, q_starts, kv_lens, sliding_window = arguments
     starts: list[int] = q_starts.tolist()
     if starts[0] != 0 or starts[-1] != q.shape[0]:
         raise ContractError(
@@ -85,37 +91,20 @@ def read_requests(
     return requests
 
 
-def check(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    page_table: Tensor,
-    rows: Tensor,
-    q_starts: Tensor,
-    kv_lens: Tensor,
-    sliding_window: int | None,
-) -> None:
+def check(arguments: Arguments) -> None:
     """Refuse what read_requests refuses; while a CUDA graph is captured there are shapes only."""
-    if can_read(q):
-        read_requests(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    if can_read(arguments.q):
+        read_requests(arguments)
     else:
-        check_shapes(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+        check_shapes(arguments)
 
 
-def check_shapes(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    page_table: Tensor,
-    rows: Tensor,
-    q_starts: Tensor,
-    kv_lens: Tensor,
-    sliding_window: int | None,
-) -> None:
+def check_shapes(arguments: Arguments) -> None:
     """Refuse what can be refused without looking at a value."""
-    CONTRACT.check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens)
-    check_cache_layout(OPERATION, k_cache, v_cache)
-    check_sizes(q.shape[1], k_cache.shape[1], sliding_window)
+    *tensors, sliding_window = arguments
+    CONTRACT.check(*tensors)
+    check_cache_layout(OPERATION, arguments.k_cache, arguments.v_cache)
+    check_sizes(arguments.q.shape[1], arguments.k_cache.shape[1], sliding_window)
 
 
 def check_sizes(num_heads: int, num_kv_heads: int, sliding_window: int | None) -> None:

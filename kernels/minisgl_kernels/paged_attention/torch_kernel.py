@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from minisgl_kernels.contract import compute_dtype
-from minisgl_kernels.paged_attention.requests import Request, read_requests
+from minisgl_kernels.paged_attention.requests import Arguments, Request, read_requests
 
 QUERIES_PER_BLOCK = 8
 KEYS_PER_BLOCK = 128
@@ -34,7 +34,8 @@ def paged_attention(
 ) -> Tensor:
     """Attend from each request's query tokens to the slots its row lists (see reference.py)."""
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    for request in read_requests(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window):
+    arguments = Arguments(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    for request in read_requests(arguments):
         tokens = slice(request.q_start, request.q_end)
         out[tokens] = _attend(request, q[tokens], k_cache, v_cache, scale, sliding_window)
     return out

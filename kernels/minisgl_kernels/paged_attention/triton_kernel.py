@@ -16,7 +16,7 @@ from torch import Tensor
 
 from minisgl_kernels.contract import as_contiguous_rows
 from minisgl_kernels.paged_attention import torch_kernel
-from minisgl_kernels.paged_attention.requests import check
+from minisgl_kernels.paged_attention.requests import Arguments, check
 from minisgl_kernels.triton_calls import INTERPRETED, block_of, computes, narrow
 
 ROWS, LARGEST_TILE = 16, 8192  # elements of a block of keys
@@ -120,7 +120,7 @@ def paged_attention(
         return torch_kernel.paged_attention(
             q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, scale, sliding_window
         )
-    check(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window)
+    check(Arguments(q, k_cache, v_cache, page_table, rows, q_starts, kv_lens, sliding_window))
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     num_heads, num_kv_heads, head_dim = q.shape[1], k_cache.shape[1], q.shape[2]
     group = num_heads // num_kv_heads
