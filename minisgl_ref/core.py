@@ -130,9 +130,9 @@ class Req:
     max_tokens: int  # ours, clamped
     sampling: Sampling
     stop_ids: frozenset[int]  # EOS included unless ignored
+    device_len: int
     phase: str = WAITING
     cached_len: int = 0
-    device_len: int = 0
     written_len: int = 0
     admitted_len: int = 0  # tokens found in the cache at admission
     row: int = -1

@@ -231,6 +231,10 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     def steps() -> None:
         player.steps(1 + below(4), progress())
 
+    def submit_badly() -> None:
+        for _ in range(3):  # each of many mistakes has to come up, and none takes long
+            player.submit_badly(prompt(), below(programs.NUM_BAD_SUBMISSIONS))
+
     def unless_crowded(submit: Verb) -> Verb:
         return lambda: (steps if runner.num_live() >= crowd else submit)()
 
@@ -246,7 +250,7 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     )
     rare = [
         lambda: player.submit_under_an_old_uid(prompt(), below(5)),
-        lambda: player.submit_badly(prompt(), below(programs.NUM_BAD_SUBMISSIONS)),
+        submit_badly,
         lambda: player.reset(below(4)),
     ]
     return [*verbs, *(verb for verb in rare if below(3) == 0), *[steps] * (1 + len(verbs))]
