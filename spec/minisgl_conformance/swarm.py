@@ -251,7 +251,7 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     rare = [
         lambda: player.submit_under_an_old_uid(prompt(), below(5)),
         submit_badly,
-        lambda: player.reset(below(4)),
+        lambda: player.reset(2 + below(2)),
     ]
     return [*verbs, *(verb for verb in rare if below(3) == 0), *[steps] * (1 + len(verbs))]
 
