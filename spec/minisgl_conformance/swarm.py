@@ -222,7 +222,6 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     assert isinstance(runner, EngineRunner)
     player = EnginePlayer(runner, _do(runner))
     prompt, progress, below = _Prompts(draw), _Lateness(draw), draw.below
-    player.uid = draw.pick((0, 0, 0, 1000))  # Python keeps small numbers once: 1000 is 1000 is not
     longest, crowd = 1 + below(len(programs.MAX_TOKENS)), 1 + below(8)
 
     def max_tokens() -> int:
