@@ -1,15 +1,14 @@
 """Mutants: the engine's modules with one small change each, and which changes are none.
 
-Left out, because they change no behaviour or only words, by where they are:
+Left out, by rules and not one by one, because they change no behaviour or only words:
 
 - annotations, and what stands under `if TYPE_CHECKING:`;
 - what a `raise` says, and functions that only raise (annotated `NoReturn`);
 - the engine's own checks: an `if` on the check level with what it guards, and the private methods and
-  attributes that nothing but such code uses. They are off, so that it
-  is the suite that judges.
+  attributes that nothing but such code uses. They are off, so that it is the suite that judges;
+- an exchange of `==` and `is`;
+- a change that Python refuses to compile, or after which the module means the same.
 
-Also left out is an exchange of `==` and `is`, and a change that Python refuses to compile, or after which
-the module means the same.
 Docstrings and other texts are never changed.
 
 Nothing here runs an engine.
