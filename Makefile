@@ -7,6 +7,7 @@ TORCH_INDEX  =
 FUZZ_SEED    = 1
 FUZZ_MINUTES = 2
 JOBS         = 2
+MUTANTS      = 600
 # Tests that are too long for `make test` and too important for `make slow` alone: pytest arguments.
 CI_SAMPLES   = -n $(JOBS) -m slow tests/zoo/test_faults_found.py tests/zoo/test_deviation_undos.py
 # The production trace that `make bench` and its tests replay; they say so where it is absent.
@@ -22,7 +23,7 @@ PYTEST = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) pytest
 PIP    = $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL = help
-.PHONY: help venv fuzz test check ci slow tla traces demo bench gpu
+.PHONY: help venv fuzz test check ci slow mutation tla traces demo bench gpu
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1	/p' Makefile | expand -t 10
@@ -49,6 +50,9 @@ check: $(STAMP) ## ruff, mypy strict, and the tests of the house itself
 
 slow: $(STAMP) ## the tests that take long
 	$(PYTEST) -n $(JOBS) --dist worksteal -m slow
+
+mutation: $(STAMP) ## the share of small changes of tree, managers and scheduler that the suite notices, MUTANTS=600, 0 for all
+	$(RUN) minisgl_conformance.mutation --sample $(MUTANTS) --workers $(JOBS)
 
 tla: $(STAMP) ## check every TLA+ model against tla/manifest.json, and replay a state graph on oracle, engine and C kernels
 	$(RUN) minisgl_conformance.tla models

@@ -20,7 +20,7 @@ from numbers import Real
 from minisgl_ref.kvcache.base import TOKEN_BYTES, Handle
 from minisgl_spec.errors import Refusal
 from minisgl_spec.messages import LENGTH, STOP, Sampling
-from minisgl_spec.units import align_up, div_ceil
+from minisgl_spec.units import div_ceil
 from minisgl_spec.views import WAITING
 
 WHOLE = "a whole number"
@@ -130,9 +130,9 @@ class Req:
     max_tokens: int  # ours, clamped
     sampling: Sampling
     stop_ids: frozenset[int]  # EOS included unless ignored
+    device_len: int
     phase: str = WAITING
     cached_len: int = 0
-    device_len: int = 0
     written_len: int = 0
     admitted_len: int = 0  # tokens found in the cache at admission
     row: int = -1
@@ -212,8 +212,3 @@ class Batch:
     number: int
     phase: str
     entries: tuple[BatchEntry, ...]
-
-
-def row_width(max_seq_len: int, page_size: int) -> int:
-    """Return the positions of a row: whole pages, at least max_seq_len."""
-    return align_up(max_seq_len, page_size)

@@ -58,14 +58,10 @@ class EngineUnderTest:
         max_tokens: int,
         *,
         stop_ids: Sequence[int] = (),
-        ignore_eos: bool = False,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
+        **options: Any,
     ) -> Refusal | None:
-        """Queue a request, or say why not."""
-        params = SamplingParams(max_tokens, temperature, top_k, top_p, tuple(stop_ids), ignore_eos, seed)
+        """Queue a request, or say why not; options are the other fields of `SamplingParams`."""
+        params = SamplingParams(max_tokens, stop_token_ids=tuple(stop_ids), **options)
         return self.scheduler.submit(uid, ids, params)
 
     def abort(self, uid: int) -> Refusal | None:

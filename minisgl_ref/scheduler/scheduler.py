@@ -94,8 +94,8 @@ class Scheduler:
             sampling=params.sampling,
             stop_ids=frozenset(params.stop_token_ids)
             | frozenset(() if params.ignore_eos else self.engine.model.config.eos_ids),
+            device_len=len(ids),
         )
-        req.device_len = req.prompt_len
         self.requests[uid] = req
         self.prefill.add(req)
         self._check()

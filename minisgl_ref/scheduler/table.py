@@ -49,13 +49,13 @@ class TableManager:
         self.level = level
         self.free_rows = list(range(num_rows))
         self.dummy_row = num_rows
-        self.dummy_slot = num_pages * page_size
-        shape = (num_rows + 1, self.row_width)
-        self.page_table = torch.full(shape, self.dummy_slot, dtype=torch.int32, device=device)
-        self.token_pool = torch.zeros(shape, dtype=torch.int32, device=device)
         # [num_pages + 1, page_size] the slots of each page: a row is written by copying lines of it
         slots = torch.arange((num_pages + 1) * page_size, dtype=torch.int32, device=device)
         self._slots_of_page = slots.view(num_pages + 1, page_size)
+        self.dummy_slot = int(self._slots_of_page[num_pages, 0])
+        shape = (num_rows + 1, self.row_width)
+        self.page_table = torch.full(shape, self.dummy_slot, dtype=torch.int32, device=device)
+        self.token_pool = torch.zeros(shape, dtype=torch.int32, device=device)
         self._host = _HostRows(self) if self.page_table.device.type == "cpu" else None
 
     def allocate(self) -> int:

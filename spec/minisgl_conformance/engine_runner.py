@@ -435,20 +435,18 @@ def submission_of(op: Json) -> Submission:
 
 
 def submit(target: Any, submission: Submission) -> Refusal | None:
-    """Submit to a target."""
-    sampling = submission.sampling
-    refusal: Refusal | None = target.submit(
-        submission.uid,
-        submission.ids,
-        submission.max_tokens,
-        stop_ids=submission.stop_ids,
-        ignore_eos=submission.ignore_eos,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-    )
+    """Submit to a target; what is as it is by default is not said."""
+    said = _options(submission)
+    unsaid = _options(Submission(submission.uid, submission.ids, submission.max_tokens))
+    options = {name: value for name, value in said.items() if value != unsaid[name]}
+    refusal: Refusal | None = target.submit(submission.uid, submission.ids, submission.max_tokens, **options)
     return refusal
+
+
+def _options(submission: Submission) -> dict[str, Any]:
+    names = ("temperature", "top_k", "top_p", "seed")
+    sampling = {name: getattr(submission.sampling, name) for name in names}
+    return {"stop_ids": submission.stop_ids, "ignore_eos": submission.ignore_eos, **sampling}
 
 
 def _explain(refusal: Refusal | None) -> Json:

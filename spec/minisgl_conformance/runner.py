@@ -224,7 +224,8 @@ class Runner(ABC):
             return None
         view = self._call("view", self.target.view)
         # A target that claims the oracle's decisions has its views compared with the oracle's.
-        return view if self.is_exact else boundary.picture("view", view, self.view_type)
+        is_compared = self.is_exact and isinstance(view, self.view_type)
+        return view if is_compared else boundary.picture("view", view, self.view_type)
 
     def _call(self, operation: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call the target; whatever it raises is the target's."""

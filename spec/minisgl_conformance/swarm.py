@@ -222,7 +222,6 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     assert isinstance(runner, EngineRunner)
     player = EnginePlayer(runner, _do(runner))
     prompt, progress, below = _Prompts(draw), _Lateness(draw), draw.below
-    player.uid = draw.pick((0, 0, 0, 1000))  # Python keeps small numbers once: 1000 is 1000 is not
     longest, crowd = 1 + below(len(programs.MAX_TOKENS)), 1 + below(8)
 
     def max_tokens() -> int:
@@ -230,6 +229,10 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
 
     def steps() -> None:
         player.steps(1 + below(4), progress())
+
+    def submit_badly() -> None:
+        for _ in range(3):  # each of many mistakes has to come up, and none takes long
+            player.submit_badly(prompt(), below(programs.NUM_BAD_SUBMISSIONS))
 
     def unless_crowded(submit: Verb) -> Verb:
         return lambda: (steps if runner.num_live() >= crowd else submit)()
@@ -246,8 +249,8 @@ def _engine_verbs(draw: Draw, runner: Runner) -> list[Verb]:
     )
     rare = [
         lambda: player.submit_under_an_old_uid(prompt(), below(5)),
-        lambda: player.submit_badly(prompt(), below(programs.NUM_BAD_SUBMISSIONS)),
-        lambda: player.reset(below(4)),
+        submit_badly,
+        lambda: player.reset(2 + below(2)),
     ]
     return [*verbs, *(verb for verb in rare if below(3) == 0), *[steps] * (1 + len(verbs))]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from broken_engines import RIGHT, WRONG, BlindEngine, CachesAlways
 
@@ -21,6 +23,19 @@ def test_the_oracle_keeps_its_own_rules_as_an_engine() -> None:
     summary = run_conformance(OracleEngine, "engine", examples=40, seed=1)
 
     assert (summary.num_programs, summary.findings, summary.not_claimed) == (40, [], ("executions",))
+
+
+def test_a_target_that_claims_a_view_has_to_show_one() -> None:
+    """Without it nobody would judge structure and ownership, and nobody would say so. (targets.py)"""
+
+    class ShowsNothing(OracleEngine):
+        def view(self) -> Any:
+            return None
+
+    with pytest.raises(ContractError) as refused:
+        fuzz(ShowsNothing, "engine", seed=1, examples=1)
+
+    assert str(refused.value) == "view: need a EngineView; got value=None, type=NoneType."
 
 
 @pytest.mark.parametrize("engine", RIGHT, ids=lambda engine: engine.__name__)

@@ -48,6 +48,7 @@ class Some:
     def __init__(self, level: int | str = 1) -> None | int:
         self.level = level
         self._known = False
+        self.size = 1
 
     def take(self, size):
         if size < 0:
@@ -101,6 +102,7 @@ def test_what_changes_no_behaviour_is_left_out() -> None:
         "size + 1",
         "if self.level and size in self.seen:",
         "self.level = level",
+        "self._check(size - 1)",
         "def _check(self, size):",
         "def _other(self, size):",
         "self._known = False",

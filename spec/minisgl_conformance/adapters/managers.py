@@ -212,6 +212,8 @@ class OurManager(Manager):
         self.table: Any = table.TableManager(
             self.num_rows, self.max_seq_len, self.page_size, self.num_pages, "cpu", CheckLevel.OFF
         )
+        if self.num_pages % 4 == 0:
+            self.table._host = None  # rows are written as on a CUDA device, by operations of torch
         self.page_table: Any = self.table.page_table.numpy()  # the same memory
 
     def start(self, uid: int, ids: Sequence[int]) -> int | None:

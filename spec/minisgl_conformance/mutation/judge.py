@@ -38,10 +38,10 @@ MODULES = {
 }
 """The tree, the managers, the scheduler and the requests it moves; each with the levels that run it."""
 
-PROGRAMS = {CACHE: 600, MANAGER: 400, ENGINE: 500}
+PROGRAMS = {CACHE: 300, MANAGER: 200, ENGINE: 300}
 """Programs of the swarm that a mutant has to survive, per level."""
 
-EXAMPLES = {CACHE: 30, MANAGER: 30, ENGINE: 30}
+EXAMPLES = {CACHE: 20, MANAGER: 20, ENGINE: 20}
 """And programs of the state machines."""
 
 SEED = 1

@@ -1,14 +1,14 @@
 """Mutants: the engine's modules with one small change each, and which changes are none.
 
-Left out, because they change no behaviour or only words, by where they are:
+Left out, by rules and not one by one, because they change no behaviour or only words:
 
 - annotations, and what stands under `if TYPE_CHECKING:`;
 - what a `raise` says, and functions that only raise (annotated `NoReturn`);
 - the engine's own checks: an `if` on the check level with what it guards, and the private methods and
-  attributes that nothing but such code uses. They are off, so that it
-  is the suite that judges.
+  attributes that nothing but such code uses. They are off, so that it is the suite that judges;
+- an exchange of `==` and `is`;
+- a change that Python refuses to compile, or after which the module means the same.
 
-Also left out is a change that Python refuses to compile, or after which the module means the same.
 Docstrings and other texts are never changed.
 
 Nothing here runs an engine.
@@ -35,6 +35,9 @@ from minisgl_conformance.mutation.operators import OPERATORS
 
 CHECK_LEVELS = {"level", "check_level", "_is_full"}
 """Attributes that say how much the engine checks of itself."""
+
+IDENTITY = ("_Eq_Is", "_Is_Eq", "_NotEq_IsNot", "_IsNot_NotEq")
+"""Operators that exchange equality and identity: which equal numbers are one object is Python's business."""
 
 Position = tuple[int, int]  # line, column
 
@@ -267,7 +270,8 @@ def _lines_of(module: str, function: str) -> list[str]:
 @cache
 def _operators() -> tuple[Any, ...]:
     """Return Cosmic Ray's operators that ask for no arguments, and ours."""
-    stock = [plugins.get_operator(name) for name in plugins.operator_names()]
+    names = [name for name in plugins.operator_names() if not name.endswith(IDENTITY)]
+    stock = [plugins.get_operator(name) for name in names]
     return tuple(operator() for operator in (*(one for one in stock if not one.arguments()), *OPERATORS))
 
 
