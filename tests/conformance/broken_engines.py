@@ -234,7 +234,8 @@ class IsGreedy(BlindEngine):
 
     def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
         """Fall over anything but greedy."""
-        assert (params["temperature"], params["top_k"], params["top_p"], params["seed"]) == (0.0, 0, 1.0, 0)
+        greedy = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
+        assert {name: params.get(name, value) for name, value in greedy.items()} == greedy
         return super().submit(uid, ids, max_tokens, **params)
 
 
