@@ -133,9 +133,12 @@ def _ours(path: Path, workload: Workload, backend: str) -> Serve:
 def _transformers(path: Path) -> Serve:
     import torch
     from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+    from transformers.utils import logging as transformers_logging
 
     from minisgl_ref.models.gguf import converted_folder
 
+    show_no_bars: Callable[[], None] = transformers_logging.disable_progress_bar
+    show_no_bars()
     model: Any = AutoModelForCausalLM.from_pretrained(
         str(converted_folder(path)), dtype=torch.float32, local_files_only=True
     )

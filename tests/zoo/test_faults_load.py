@@ -6,14 +6,19 @@ Guide: tests/README.md
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+import minisgl_ref.zoo
 from minisgl_conformance.rules import sentence_of
 from minisgl_ref.zoo import FAULTS, deviations, later_deviations
 from minisgl_ref.zoo.fault import CACHE, ENGINE, Edit, Fault, faulty_source, load
 from minisgl_spec.invariants import JUDGES
 
 NAMES = tuple(FAULTS)
+TABLE = Path(minisgl_ref.zoo.__file__).with_name("table.json")
 UNDOS = {**deviations.UNDOS, **later_deviations.UNDOS}
 
 
@@ -56,6 +61,19 @@ def test_every_fault_says_what_it_is(name: str) -> None:
     assert fault.level in (CACHE, ENGINE)
     assert set(fault.judges) <= set(JUDGES)
     assert len(fault.judges) >= 2 or fault.why.endswith(".")
+
+
+def test_the_table_is_of_this_zoo() -> None:
+    """Every fault was hunted and found, and is seen by the judges that it says. (zoo/table.md)"""
+    hunts = json.loads(TABLE.read_text(encoding="utf-8"))["hunts"]
+
+    assert [(hunted["name"], hunted["level"], hunted["rule"]) for hunted in hunts] == [
+        (fault.name, fault.level, fault.rule) for fault in FAULTS.values()
+    ]
+    assert [hunted["name"] for hunted in hunts if not hunted["found"]] == []
+    assert {hunted["name"]: tuple(hunted["judges"]) for hunted in hunts} == {
+        fault.name: fault.judges for fault in FAULTS.values()
+    }
 
 
 @pytest.mark.slow
