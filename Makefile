@@ -76,4 +76,5 @@ ci: $(STAMP) ## what only CI runs: sanitizers, a second compiler, the base insta
 	sh .ci/compilers $(BIN)/python
 	sh .ci/base-install $(PYTHON)
 	sh .ci/fuzz-twice $(BIN)/python
+	$(BIN)/minisgl-ref bugs --sample 40 --quick --workers $(JOBS)
 	$(if $(CI_SAMPLES),$(PYTEST) $(CI_SAMPLES))
