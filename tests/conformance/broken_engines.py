@@ -234,7 +234,7 @@ class IsGreedy(BlindEngine):
 
     def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
         """Fall over anything but greedy."""
-        assert (params["temperature"], params["top_k"], params["top_p"], params["seed"]) == (0.0, 0, 1.0, 0)
+        assert not {"temperature", "top_k", "top_p", "seed"} & params.keys()
         return super().submit(uid, ids, max_tokens, **params)
 
 
