@@ -112,7 +112,7 @@ class LosesPages(Engine):
     def view(self) -> EngineView:
         """Leave a page out."""
         view = super().view()
-        return view._replace(free_pages=view.free_pages[:-1])
+        return replace(view, free_pages=view.free_pages[:-1])
 
 
 class ReleasesTwice(Engine):
@@ -234,8 +234,7 @@ class IsGreedy(BlindEngine):
 
     def submit(self, uid: int, ids: Sequence[int], max_tokens: int, **params: Any) -> Refusal | None:
         """Fall over anything but greedy."""
-        greedy = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0}
-        assert {name: params.get(name, value) for name, value in greedy.items()} == greedy
+        assert not {"temperature", "top_k", "top_p", "seed"} & params.keys()
         return super().submit(uid, ids, max_tokens, **params)
 
 
@@ -306,8 +305,8 @@ class ShowsItInNumpy(Engine):
         from numpy import array
 
         view = super().view()
-        running = [r._replace(row_slots=array(r.row_slots, int)) for r in view.requests if r.row is not None]  # type: ignore[arg-type]
-        return view._replace(requests=running, free_pages=array(view.free_pages, int))  # type: ignore[arg-type]
+        running = [replace(r, row_slots=array(r.row_slots, int)) for r in view.requests if r.row is not None]  # type: ignore[arg-type]
+        return replace(view, requests=running, free_pages=array(view.free_pages, int))  # type: ignore[arg-type]
 
     def last_event(self) -> Any:
         """Tell numpy's integers."""

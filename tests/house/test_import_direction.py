@@ -64,7 +64,10 @@ def may_spec(found: Import) -> bool:
 
 
 def may_conformance(found: Import) -> bool:
-    """minisgl_conformance: the oracle; hypothesis, jsonschema; typer and rich in cli.py; engines lazily."""
+    """minisgl_conformance: the oracle; hypothesis, jsonschema; typer and rich in cli.py; engines lazily.
+
+    The mutation tester, which is in the extra `dev`, has Cosmic Ray and parso.
+    """
     if found.top in {"minisgl_spec", "minisgl_conformance", "hypothesis", "jsonschema"}:
         return True
     if found.top in {"typer", "rich", "click"}:
