@@ -112,7 +112,7 @@ class LosesPages(Engine):
     def view(self) -> EngineView:
         """Leave a page out."""
         view = super().view()
-        return replace(view, free_pages=view.free_pages[:-1])
+        return view._replace(free_pages=view.free_pages[:-1])
 
 
 class ReleasesTwice(Engine):
@@ -305,8 +305,8 @@ class ShowsItInNumpy(Engine):
         from numpy import array
 
         view = super().view()
-        running = [replace(r, row_slots=array(r.row_slots, int)) for r in view.requests if r.row is not None]  # type: ignore[arg-type]
-        return replace(view, requests=running, free_pages=array(view.free_pages, int))  # type: ignore[arg-type]
+        running = [r._replace(row_slots=array(r.row_slots, int)) for r in view.requests if r.row is not None]  # type: ignore[arg-type]
+        return view._replace(requests=running, free_pages=array(view.free_pages, int))  # type: ignore[arg-type]
 
     def last_event(self) -> Any:
         """Tell numpy's integers."""
