@@ -33,7 +33,7 @@ from minisgl_spec.trace import Json, Program
 SECONDS = 30.0
 """Processor time that a hunt may take to its first finding."""
 
-SAMPLE = 100
+SAMPLE = 300
 """Programs that are run to see how many show a fault."""
 
 STREAMS = ("inline", "simulated")

@@ -24,7 +24,7 @@ from minisgl_spec.errors import ContractError
 from minisgl_spec.invariants import JUDGES
 from minisgl_spec.trace import Json
 
-BUDGET = {targets.CACHE: 20_000, targets.MANAGER: 12_000, targets.ENGINE: 3_000}
+BUDGET = {targets.CACHE: 20_000, targets.MANAGER: 12_000, targets.ENGINE: 2_000}
 """Operations that reducing one finding may run before its last pass."""
 
 ChangeIds = Callable[[tuple[int, ...]], tuple[int, ...]]
