@@ -83,7 +83,8 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="The upper half of a split starts with ref_count 0 though the lower half is locked.",
         level=CACHE,
-        judges=(STRUCTURE, OWNERSHIP),
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="leaf_inherits_the_lock",
@@ -98,7 +99,8 @@ LOCKS = (
         undoes="family 4: lock and unlock differ",
         sentence="A new leaf takes over its parent's ref_count, and nobody ever takes it back.",
         level=CACHE,
-        judges=(STRUCTURE, OWNERSHIP),
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="unlock_stops_below_the_root",
@@ -155,7 +157,8 @@ LOCKS = (
         undoes="SG-4",
         sentence="A second lock on a path moves its pages from evictable to protected a second time.",
         level=CACHE,
-        judges=(STRUCTURE, OWNERSHIP),
+        judges=(STRUCTURE,),
+        why="A count is wrong; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="protected_size_never_falls",
@@ -242,7 +245,8 @@ MATCHES = (
         undoes="family 10: a key says less than the content",
         sentence="A child is found by its first token, whatever the page size: siblings displace each other.",
         level=CACHE,
-        judges=(STRUCTURE, OWNERSHIP),
+        judges=(STRUCTURE,),
+        why="What is displaced goes on naming its pages; they keep one owner, and slots their tokens.",
     ),
     Fault(
         name="partly_matched_node_keeps_its_tick",
@@ -437,7 +441,8 @@ EVICTIONS = (
         undoes="VL-29",
         sentence="Eviction unlinks a leaf and leaves the leaf's own mark: its stale handle can be locked.",
         level=CACHE,
-        judges=(STRUCTURE, OWNERSHIP),
+        judges=(STRUCTURE,),
+        why="A stale handle is locked; pages keep one owner and slots their tokens.",
     ),
     Fault(
         name="eviction_takes_inner_nodes",
