@@ -29,6 +29,10 @@ BUDGET = {targets.CACHE: 20_000, targets.MANAGER: 12_000, targets.ENGINE: 2_000}
 
 ChangeIds = Callable[[tuple[int, ...]], tuple[int, ...]]
 
+LONG, SHORT, ROUNDS = 24, 8, 6
+"""A program of more than `LONG` operations is first swept: its chunks are dropped in passing, without starting
+again. One that is longer than `SHORT` when the budget is spent gets it anew, up to so many times."""
+
 MAX_PAIRS = 14
 """Operations up to which every pair of them is tried, too."""
 
@@ -104,11 +108,18 @@ class _Reducer:
             self._plainer_ops,
             self._without_pairs,
         )
-        before = None
-        while before != self.best and self.left > 0:
-            before = self.best
-            for candidates in passes:
-                self._follow(candidates)
+        for _ in range(ROUNDS):
+            if len(self.best.steps) > LONG:
+                self.comes_to_rest = True  # the steps that let it rest may stand for the program's own
+                self._sweep()
+            before = None
+            while before != self.best and self.left > 0:
+                before = self.best
+                for candidates in passes:
+                    self._follow(candidates)
+            if self.left > 0 or len(self.best.steps) <= SHORT:
+                break
+            self.left = BUDGET[self.level]
         self.left = max(self.left, 0) + BUDGET[self.level]
         if not self.comes_to_rest:  # the steps that let it rest may stand for some of the program's own
             self.comes_to_rest = True
@@ -119,6 +130,17 @@ class _Reducer:
         found = self.runner.result().finding
         assert found is not None
         return found
+
+    def _sweep(self) -> None:
+        """Drop chunks of half the program, a quarter, and so on, each place once per size."""
+        size = len(self.best.steps) // 2
+        while size and self.left > 0:
+            end = len(self.best.steps)
+            while end > 0 and self.left > 0:
+                steps = self.best.steps
+                self._accepts(self._with_steps((*steps[: max(0, end - size)], *steps[end:])))
+                end = min(end - size, len(self.best.steps))
+            size //= 2
 
     # -- running candidates ------------------------------------------------------------------
 
