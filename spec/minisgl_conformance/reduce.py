@@ -30,8 +30,8 @@ BUDGET = {targets.CACHE: 20_000, targets.MANAGER: 12_000, targets.ENGINE: 2_000}
 ChangeIds = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 LONG, SHORT, ROUNDS = 24, 8, 6
-"""A program of more than `LONG` operations is first swept: its chunks are dropped in passing, without starting
-again. One that is longer than `SHORT` when the budget is spent gets it anew, up to so many times."""
+"""A program of more than `LONG` operations is first swept: its chunks are dropped in passing. One that is
+longer than `SHORT` when the budget is spent gets it anew, up to so many times."""
 
 MAX_PAIRS = 14
 """Operations up to which every pair of them is tried, too."""
