@@ -29,12 +29,9 @@ from minisgl_ref.trace import Recorder
 from minisgl_spec.errors import BackendUnavailable, ContractError
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
     from rich.table import Table
 
-    from minisgl_ref.engine.attention import AttentionBatch
-    from minisgl_ref.kvcache.mha_pool import MHAKVCache
     from minisgl_ref.llm import LLM, Output
     from minisgl_ref.models.base import Model
     from minisgl_ref.tokenizer import Tokenizer
@@ -280,27 +277,6 @@ def _faults_of_turn(turn: Turn, verdict: Verdict) -> list[str]:
 # -- a second run ----------------------------------------------------------------------------------
 
 
-class _Recording:
-    """A model that keeps the logits it returned; implements `Model`."""
-
-    def __init__(self, model: Model) -> None:
-        self.config = model.config
-        self.logits: list[torch.Tensor] = []
-        self._model = model
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        out_loc: torch.Tensor,
-        kv_pool: MHAKVCache,
-        attn: AttentionBatch,
-    ) -> torch.Tensor:
-        """The model's logits."""
-        self.logits.append(self._model.forward(input_ids, positions, out_loc, kv_pool, attn))
-        return self.logits[-1]
-
-
 @dataclass(frozen=True)
 class Second:
     """The same prompts once more, with the cache warm.
@@ -329,9 +305,10 @@ class Second:
 def serve_twice(model: Model, prompts: Sequence[Sequence[int]]) -> Second:
     """Serve prompts with an empty cache, and again with what the first run left in it."""
     from minisgl_ref.llm import LLM
+    from minisgl_ref.models.recording import RecordingModel
 
     num_slots = sum(len(prompt) + MAX_TOKENS for prompt in prompts)
-    recording = _Recording(model)
+    recording = RecordingModel(model)
     config = EngineConfig(page_size=1, num_pages=num_slots, num_rows=NUM_ROWS, token_budget=TOKEN_BUDGET)
     llm = LLM.from_model(recording, None, config)
     executions: list[Execution] = []

@@ -435,7 +435,7 @@ def submission_of(op: Json) -> Submission:
 
 
 def submit(target: Any, submission: Submission) -> Refusal | None:
-    """Submit to a target; what is as it is by default is not said."""
+    """Submit to a target; an option that has its default is left out, so that the target's own is tried."""
     said = _options(submission)
     unsaid = _options(Submission(submission.uid, submission.ids, submission.max_tokens))
     options = {name: value for name, value in said.items() if value != unsaid[name]}

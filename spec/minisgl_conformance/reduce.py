@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from sys import maxsize
 from typing import Any
 
 from minisgl_conformance import targets
@@ -25,7 +26,7 @@ from minisgl_spec.invariants import JUDGES
 from minisgl_spec.trace import Json
 
 BUDGET = {targets.CACHE: 20_000, targets.MANAGER: 12_000, targets.ENGINE: 2_000}
-"""Operations that reducing one finding may run before its last pass."""
+"""Operations that reducing one finding may run, `ROUNDS` times at most, before its last pass."""
 
 ChangeIds = Callable[[tuple[int, ...]], tuple[int, ...]]
 
@@ -125,6 +126,7 @@ class _Reducer:
             self.comes_to_rest = True
             self.tried.clear()
             self._follow(self._without_chunks)
+        self.left = maxsize
         self._follow(self._without_one)
         assert self.runner is not None
         found = self.runner.result().finding

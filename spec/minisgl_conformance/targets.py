@@ -181,7 +181,7 @@ class EngineTarget(Protocol):
         top_p: float = 1.0,
         seed: int = 0,
     ) -> Refusal | None:
-        """Queue a request, or refuse it."""
+        """Queue a request, or refuse it; an option that has its default is left out of the call."""
         ...
 
     def abort(self, uid: int) -> Refusal | None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,9 +18,8 @@ from minisgl_ref.build import build_scheduler
 from minisgl_ref.checks import CheckLevel
 from minisgl_ref.config import EngineConfig
 from minisgl_ref.core import SamplingParams
-from minisgl_ref.engine.attention import AttentionBatch
-from minisgl_ref.kvcache.mha_pool import MHAKVCache
 from minisgl_ref.models.base import Model
+from minisgl_ref.models.recording import RecordingModel
 from minisgl_ref.models.tiny import tiny_llama
 from minisgl_ref.scheduler.scheduler import Scheduler, drain
 from minisgl_spec import contracts
@@ -37,32 +35,11 @@ PROMPTS = [(*PREFIX, 40), (*PREFIX, 41, 42), PREFIX[:30], (*PREFIX, *PREFIX)]
 Bits = dict[tuple[int, int], bytes]  # (uid, position of the last token) -> its logits
 
 
-class Recording:
-    """A model that remembers the logits it returned; implements `Model`."""
-
-    def __init__(self, model: Model) -> None:
-        self.config = model.config
-        self.logits: list[torch.Tensor] = []
-        self._model = model
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        out_loc: torch.Tensor,
-        kv_pool: MHAKVCache,
-        attn: AttentionBatch,
-    ) -> torch.Tensor:
-        """The model's logits."""
-        self.logits.append(self._model.forward(input_ids, positions, out_loc, kv_pool, attn))
-        return self.logits[-1]
-
-
 class Runs:
     """An engine that is asked several times, with the bits of its logits."""
 
     def __init__(self, backend: str, config: EngineConfig) -> None:
-        self._model = Recording(model_of(backend))
+        self._model = RecordingModel(model_of(backend))
         ops = backends.get(backend)
         self._scheduler: Scheduler = build_scheduler(self._model, config, ops, fill=float("nan"))
         self._executions: list[Execution] = []
